@@ -19,9 +19,11 @@ __all__ = [
     "EncodingError",
     "LocalError",
     "MissingExtraError",
+    "NoControllerError",
     "NotLeaderError",
     "OutcomeUnknownError",
     "RecordError",
+    "RefusedChangeError",
     "RemoteError",
     "StorageBusyError",
     "StorageCorruptError",
@@ -222,6 +224,26 @@ class NotLeaderError(LocalError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class NoControllerError(LocalError):
+    """The cluster has no controller now, or it did not confirm a change in time. The message says which. Try again."""
+
+
+@attrs.define(slots=False)
+class RefusedChangeError(ConfigError):
+    """A change of the cluster cannot take effect.
+
+    Attributes:
+        reason: The reason.
+        error_code: The number of the reason, which is an error code of Kafka's protocol.
+    """
+
+    reason: str
+    error_code: int
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class OutcomeUnknownError(LocalError):

@@ -36,6 +36,7 @@ FACTS = {
     "broker.core.topic_partition",
     "broker.core.partition_address",
     "broker.core.positions",
+    "broker.core.typed_json",
 }
 METADATA = FACTS | {"broker.core.metadata"}
 LOG = METADATA | {"broker.core.log"}
@@ -55,8 +56,9 @@ CORE = (
 INTERBROKER = CORE | {"broker.access", "broker.connections", "broker.interbroker", "broker.local_state"}
 LOGS = INTERBROKER | {"broker.log"}
 REPLICATION = LOGS | {"broker.replication"}
-NODE = REPLICATION | {"broker.inventory", "broker.node"}
-BROKER = NODE | {"broker.coordinator", "broker.startup", "broker.stored_topics", "broker.metrics", "broker"}
+AGREEMENT = REPLICATION | {"broker.metadata"}
+NODE = AGREEMENT | {"broker.inventory", "broker.node"}
+BROKER = NODE | {"broker.coordinator", "broker.startup", "broker.stored_state", "broker.metrics", "broker"}
 TOP = "dafka"
 """The package's own `__init__`, which has the names for embedding programs."""
 
@@ -93,10 +95,11 @@ MAY_IMPORT = {
     "broker.connections": ROLES | {"broker.access"},
     "broker.local_state": FORMATS | {"storage"},
     "broker.inventory": ROLES | CORE,
-    "broker.stored_topics": ROLES | CORE,
+    "broker.stored_state": ROLES | CORE | {"broker.local_state"},
     "broker.interbroker": ROLES | CORE,
     "broker.log": ROLES | INTERBROKER,
     "broker.replication": ROLES | LOGS,
+    "broker.metadata": ROLES | REPLICATION,
     "broker.coordinator": ROLES | REPLICATION,
     "broker.node": ROLES | NODE,
     "broker.startup": ROLES | NODE,

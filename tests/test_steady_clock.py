@@ -30,7 +30,7 @@ WALL_CLOCK = {
     "broker/interbroker/mesh.py": "timestamps of records",
     "broker/log/compaction.py": "ages of stored records",
     "broker/log/reader.py": "ages of stored records",
-    "broker/node.py": "when a topic is created",
+    "broker/metadata/controller.py": "when a command was ordered",
     "http/api/overview.py": "shown",
     "http/api/records.py": "timestamps of records",
     "http/server/http_server.py": "shown",

@@ -111,7 +111,7 @@ class Broker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._outcomes.run)
             nursery.start_soon(self.groups.forget_topics, self.node.replicator.deleted_topics)
-            self.node.messenger.introduce()
+
             await nursery.start(self.participants.run)
             await self.node.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
             await nursery.start(self._coordinators.run)
@@ -130,12 +130,12 @@ class Broker:
         """Return the coordinator of a group or transactional id; None if there is none at present."""
         return self._coordinators.broker_of(name)
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, ordered_by: str = "") -> None:
         """Delete a topic with its records and the offsets that groups have committed for it.
 
-        Raises `StorageError` if the storage fails.
+        Raises the errors of `BrokerNode.delete_topic`.
         """
-        await self.node.delete_topic(name)
+        await self.node.delete_topic(name, ordered_by=ordered_by)
         await self.groups.wait_committed()
 
     def _make_shard(self, log: Log) -> CoordinatorShard:
@@ -151,7 +151,7 @@ class Broker:
             CoordinatorLog(log, node.writer, node.reader, node.deletion),
             node.storage.waits,
             node.leases,
-            node.tables.topics.deleted_ids,
+            node.tables.state.deleted_ids,
             GroupCoordinator(groups, lambda: str(uuid.uuid4())),
             TransactionCoordinator(transactions, ProducerIds(log.number, SHARDS)),
             self.participants.end,

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.metadata.topic_table import TopicTable
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.internal_topics import is_internal_topic
 from dafka.protocol import StoreMachine
 from dafka.records import Partition
@@ -66,12 +66,12 @@ class _Measurement:
 
 @attrs.define(eq=False, slots=False)
 class Inventory:
-    """The stored topics and partitions of a broker. Orphans belong to no known topic; see `TopicTable.is_orphan`."""
+    """The stored topics and partitions of a broker. Orphans belong to no known topic; see `ClusterState.is_orphan`."""
 
     _machine: StoreMachine
     storage: Storage
     _log_table: LogTable
-    _topics: TopicTable
+    _state: ClusterState
     _measurements: OrderedDict[str | None, _Measurement] = attrs.field(init=False, factory=OrderedDict)
 
     def topics_without_logs(self) -> list[str]:
@@ -89,7 +89,7 @@ class Inventory:
         return {
             each: stored.durable_end(each) - stored.earliest.get(each, 0)
             for each in partitions
-            if self._topics.is_orphan(each)
+            if self._state.is_orphan(each)
         }
 
     def record_count(self, topic: str) -> int:
@@ -98,7 +98,7 @@ class Inventory:
         The logs of a deleted topic do not count: their partitions are still there for a moment.
         """
         ends = self._machine.stored.durable.get(topic, {})
-        return sum(end for address, end in ends.items() if not self._topics.is_deleted(address))
+        return sum(end for address, end in ends.items() if not self._state.is_deleted(address))
 
     async def stored_topics(self) -> list[StoredTopic]:
         """Return all topics in the storage, the largest first. Raises `StorageError`."""

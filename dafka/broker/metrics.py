@@ -63,7 +63,7 @@ class BrokerMetrics:
     def _measure(self) -> Samples:
         broker = self._broker
         own, alive = broker.address, broker.brokers.alive
-        logs = list(broker.log_table.all_logs())
+        logs = broker.all_logs()
         self._count_elections()
         return {
             "dafka_broker_leader_elections": {(): self._elections},
@@ -88,7 +88,7 @@ class BrokerMetrics:
         """Count elections: each leader epoch of this broker after the first epoch of a log is one."""
         broker = self._broker
         elections = 0
-        for name in broker.log_table.topics:
+        for name in dict.fromkeys(log.topic for log in broker.all_logs()):
             for number, starts in enumerate(broker.epoch_starts(name)):
                 elections += sum(
                     each.leader_epoch.epoch > 0 and each.leader_epoch.leader == broker.address for each in starts

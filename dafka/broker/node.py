@@ -6,23 +6,27 @@ records in partitions of its own, so that for other nodes they look like the rec
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
-import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.topics import (
-    LOGS_MAX,
-    TOPICS_TOPIC,
-    Deletion,
-    Topic,
-    encode_deletion,
-    find_name_problem,
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
+from dafka.broker.core.metadata.commands import (
+    AddLogs,
+    AlterSettings,
+    AssignReplicas,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    DrainBroker,
 )
+from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.core.node_machine import (
     BrokerMachine,
     HeartbeatsReceived,
+    HighWatermarksAnnounced,
     IndexesAcknowledged,
     IndexesAnnounced,
     MessagesReceived,
@@ -37,26 +41,27 @@ from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.inventory import Inventory
 from dafka.broker.local_state import LocalState
 from dafka.broker.log.broker_storage import BrokerStorage
-from dafka.broker.log.durable_waits import Written
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.reader import LogReader
 from dafka.broker.log.retention import LogRetention, RecordDeletion
 from dafka.broker.log.stages import AssignOffsets, WriteLocalState
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
+from dafka.broker.metadata.changes import CHANGE_S, ClusterChanges
+from dafka.broker.metadata.controller import Controller
+from dafka.broker.metadata.joining import Joining
+from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.broker.replication.replicator import Replicator
 from dafka.config import Config
-from dafka.errors import ConfigError
+from dafka.errors import ConfigError, NoControllerError, RefusedChangeError
 from dafka.internal_topics import check_no_system_topic, is_internal_topic
 from dafka.protocol.actions import Effect
-from dafka.records import new_address
+from dafka.records import Partition, new_address
 from dafka.roles.sockets import NodeSockets
 from dafka.roles.store import Store
 from dafka.storage import Storage
-from dafka.storage.plugin_helpers import now_ms
 
-CREATION_WAIT_S = 0.25
-"""Seconds that a broker waits for another one to create a topic, before it checks whether that one is alive."""
+_LOGGER = logging.getLogger("dafka.broker")
 
 
 class BrokerNode:
@@ -92,14 +97,37 @@ class BrokerNode:
         )
         self._mesh = mesh = BrokerMesh(machine, sockets, self.store.act)
         self.messenger = BrokerMessenger(self.address, mesh.publish_message)
+        self.metadata = MetadataLog(tables, self.storage, self.reader, self.watchers, self._apply_state)
         self.replicator = Replicator(
-            config, tables, self.storage, self._own, self.deletion, mesh, self.store, self.watchers
+            config,
+            tables,
+            self.storage,
+            self._own,
+            self.deletion,
+            mesh,
+            self.store,
+            self.watchers,
+            self._request,
         )
         self.membership = self.replicator.membership
         self.leases = self.replicator.leases
         pipeline.stages = (offsets, WriteLocalState(state), self._own, self.replicator, self.storage)
-        self.inventory = Inventory(machine, storage, log_table, tables.topics)
-        self._machine = machine
+        self.inventory = Inventory(machine, storage, log_table, tables.state)
+        replicator = self.replicator
+        self.controller = Controller(
+            tables,
+            self.metadata,
+            self.writer,
+            self.messenger,
+            machine,
+            replicator.reassigner.place_logs,
+            replicator.act,
+            config.broker.initial_brokers,
+        )
+        self.changes = ClusterChanges(tables, self.metadata, self.controller, self.messenger)
+        self.joining = Joining(
+            tables, self.metadata, self.changes, self.membership, config.broker, replicator.observe_metadata
+        )
         self._log_count = config.kafka.log_count
 
     async def run(self, *, task_status: trio.TaskStatus[BrokerNode]) -> None:
@@ -109,7 +137,31 @@ class BrokerNode:
             nursery.start_soon(self._mesh.run)
             await nursery.start(self.replicator.run)
             await nursery.start(self.store.run)
+            self.messenger.introduce()
+            nursery.start_soon(self.metadata.run)
+            nursery.start_soon(self.changes.run)
+            nursery.start_soon(self.controller.run)
+            nursery.start_soon(self._join)
             task_status.started(self)
+
+    def _request(self, command: Command) -> None:
+        self.changes.request_later(command)
+
+    def _apply_state(self) -> None:
+        self.replicator.apply_state()
+
+    async def _join(self) -> None:
+        """Join a cluster, then request topics for the records of producers that this broker stored before."""
+        await self.joining.run()
+        stored = [Partition(topic, each) for topic, ends in self.storage.stored.durable.items() for each in ends]
+        missing = {each.topic for each in stored if self._needs_topic(each)}
+        for name in sorted(missing):
+            self.changes.request_later(CreateTopic(Topic(name, new_address(), self._log_count)))
+
+    def _needs_topic(self, partition: Partition) -> bool:
+        stored = self.storage.stored
+        first = max(stored.earliest.get(partition, 0), self.log_table.producer_starts.get(partition, 0))
+        return stored.durable_end(partition) > first and self.policy.misses_topic_of(partition)
 
     def _execute(self, effect: Effect) -> None:
         """Execute an effect of the machine of the store."""
@@ -119,13 +171,26 @@ class BrokerNode:
             self.replicator.record_acknowledgements(effect.ends)
         elif isinstance(effect, IndexesAnnounced):
             self.replicator.repeat_acknowledgements(effect.partitions)
+        elif isinstance(effect, HighWatermarksAnnounced):
+            self.replicator.record_high_watermarks(effect.offsets)
         elif isinstance(effect, RoundsReceived):
             self.leases.process_rounds(effect.asked, effect.answers)
         elif isinstance(effect, MessagesReceived):
             for value in effect.values:
                 self.messenger.receive(effect.sender, value)
         elif isinstance(effect, TopicMissing):
-            self.replicator.put_topic(self._make_topic(effect.topic, self._log_count, {}))
+            self.changes.request_later(CreateTopic(Topic(effect.topic, new_address(), self._log_count)))
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster; empty if this broker belongs to none yet."""
+        return self.tables.state.cluster_id
+
+    @property
+    def controller_address(self) -> str:
+        """The address of the controller, as far as this broker knows; empty if there is none."""
+        log = self.metadata.log
+        return "" if log is None else self.brokers.leader_of(log.leadership)
 
     # Topics
 
@@ -138,6 +203,10 @@ class BrokerNode:
         """Return a topic that clients may use; None if it does not exist."""
         return self.log_table.find_client_topic(name)
 
+    def all_logs(self) -> list[Log]:
+        """Return the logs of all topics, also of internal ones, without the log of metadata."""
+        return [log for log in self.log_table.all_logs() if log.topic != METADATA_TOPIC]
+
     def logs(self, topic: str) -> Sequence[Log]:
         """Return the logs of a topic that clients may use; empty if it does not exist."""
         return () if is_internal_topic(topic) else self.log_table.logs(topic)
@@ -148,16 +217,15 @@ class BrokerNode:
 
     async def ensure_internal_topic(self, name: str, log_count: int) -> Sequence[Log]:
         """Create a topic that only brokers use, whose name begins with `$`, unless it exists. Return its logs."""
-        if name not in self.log_table.topics:
-            await self.membership.wait_others()
-        while name not in self.log_table.topics and not self.policy.creates(name):
-            with trio.move_on_after(CREATION_WAIT_S):  # the broker that should create it can be gone
-                await self.storage.durable.wait()
-        if name not in self.log_table.topics:
-            await self.replicator.put_topic(self._make_topic(name, log_count, {})).wait()
+        await self.joining.has_joined.wait()
+        while name not in self.log_table.topics:
+            try:
+                await self.changes.change(CreateTopic(Topic(name, new_address(), log_count)))
+            except (NoControllerError, RefusedChangeError) as error:
+                _LOGGER.info("the topic %s is not created yet: %s", name, error)
         return self.log_table.logs(name)
 
-    def create_topic(
+    async def create_topic(
         self,
         name: str,
         log_count: int = 0,
@@ -165,17 +233,17 @@ class BrokerNode:
         replica_count: int = 0,
         *,
         placement: Sequence[Sequence[str]] = (),
-    ) -> Written:
-        """Create a topic. Return an object to wait until it is durable.
+        ordered_by: str = "",
+    ) -> None:
+        """Create a topic, and wait until this broker has it.
 
         By default, the numbers of its logs and of their replicas are `[kafka] log_count` and `[broker] replicas`. The
-        placement has the replicas of each log, the preferred leader first; if it is empty, the brokers with the fewest
-        logs are chosen.
+        placement has the replicas of each log, the preferred leader first; if it is empty, the controller chooses the
+        brokers with the fewest logs.
 
-        Raise `ConfigError` if the name is taken or not valid, or the number of logs is not allowed, and `StorageError`
-        if the storage fails.
+        Raise `ConfigError` if the name is taken or not valid, or the number of logs is not allowed, and
+        `NoControllerError` if the cluster cannot agree on it now.
         """
-        self.storage.waits.check()
         problem = find_name_problem(name) or (f"there is a topic {name!r} already" if self.find_topic(name) else "")
         count = log_count or self._log_count
         if not problem and not 0 < count <= LOGS_MAX:
@@ -183,77 +251,58 @@ class BrokerNode:
         if problem:
             raise ConfigError(problem)
         placed = tuple(tuple(each) for each in placement)
-        written = self.replicator.put_topic(self._make_topic(name, count, settings or {}, replica_count, placed))
-        return Written(self.storage.waits, written)
+        topic = Topic(
+            name, new_address(), count, dict(settings or {}), replica_count, placed, assignments=dict(enumerate(placed))
+        )
+        await self.change(CreateTopic(topic), ordered_by)
 
-    def _make_topic(
+    async def change_topic(
         self,
         name: str,
-        log_count: int,
-        settings: Mapping[str, str],
-        replica_count: int = 0,
-        placement: tuple[tuple[str, ...], ...] = (),
-    ) -> Topic:
-        topic = Topic(
-            name,
-            new_address(),
-            log_count,
-            dict(settings),
-            replica_count,
-            placement,
-            assignments=dict(enumerate(placement)),
-            created_at=now_ms(),
-            first_epoch=self.replicator.first_epoch(name),
-        )
-        return attrs.evolve(topic, placement=self.replicator.reassigner.place_logs(topic))
+        *,
+        log_count: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        placement: Sequence[Sequence[str]] = (),
+        ordered_by: str = "",
+    ) -> None:
+        """Add logs to an existing topic, or replace all its settings, and wait until this broker has the change.
 
-    def change_topic(
-        self, name: str, *, log_count: int | None = None, settings: Mapping[str, str] | None = None
-    ) -> Written:
-        """Add logs to an existing topic, or replace all its settings. Return an object to wait until that is durable.
-
+        The placement has the replicas of each added log; if it is empty, the controller chooses them.
         None keeps the number of logs, which cannot decrease, or the settings. Raise `ConfigError` if the number of logs
-        is not allowed, and `StorageError` if the storage fails.
+        is not allowed, and `NoControllerError` if the cluster cannot agree on it now.
         """
-        self.storage.waits.check()
         topic = self.log_table.topics[name]
         if log_count is not None and not topic.log_count <= log_count <= LOGS_MAX:
             raise ConfigError(f"the topic {name!r} can have from {topic.log_count} to {LOGS_MAX} logs, not {log_count}")
-        changed = attrs.evolve(
-            topic,
-            log_count=topic.log_count if log_count is None else log_count,
-            settings=topic.settings if settings is None else dict(settings),
-            revision=topic.revision + 1,
-        )
-        placed = attrs.evolve(changed, placement=self.replicator.reassigner.place_logs(changed))
-        return Written(self.storage.waits, self.replicator.put_topic(placed))
+        if settings is not None:
+            await self.change(AlterSettings(topic.topic_id, dict(settings)), ordered_by)
+        if log_count is not None:
+            placed = tuple(tuple(each) for each in placement)
+            await self.change(AddLogs(topic.topic_id, log_count, placed, bool(placed)), ordered_by)
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete an existing topic. Its logs are gone at once. Its records are dropped when the deletion is durable.
+    async def delete_topic(self, name: str, *, ordered_by: str = "") -> None:
+        """Delete an existing topic, and wait until its name is free. Its records are dropped soon after that.
 
         With automatic creation of topics, a producer that writes to it later creates it again. Raise `ConfigError` if
-        it is a system topic, and `StorageError` if the storage fails.
+        it is a system topic, and `NoControllerError` if the cluster cannot agree on it now.
         """
         check_no_system_topic(name)
-        self.storage.waits.check()
-        cursors_of_topic = [partition for partition in self._machine.reassembler.cursors if partition.topic == name]
-        producer_ends = {
-            each.address: self._machine.next_sequence(each)
-            for each in cursors_of_topic
-            if self.log_table.is_producer_partition(each)
-        }
-        changes: list[tuple[bytes, bytes | None]] = []
-        epochs = [log.leadership.epoch for log in self.log_table.logs(name)]
-        for topic in self.replicator.topic_table.living(name):
-            last_epoch = max([topic.first_epoch, *epochs])
-            deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), producer_ends, last_epoch)
-            changes.append((deletion.key.encode(), encode_deletion(deletion)))
-            self.replicator.topic_table.learn_deletion(deletion)
-        changes.append((name.encode(), changes[0][1]))  # instead of the record of its creation
-        written = self.storage.write_state(TOPICS_TOPIC, changes)
-        self.replicator.settle_topics()
-        with self.storage.waits.bounded():
-            await written.wait()
+        topic_id = self.log_table.topics[name].topic_id
+        await self.change(DeleteTopic(topic_id), ordered_by)
+        with trio.move_on_after(CHANGE_S) as scope:
+            deleting = self.tables.state.deleting
+            await self.metadata.wait_until(lambda: name not in deleting or deleting[name].topic.topic_id != topic_id)
+        if scope.cancelled_caught:
+            raise NoControllerError(f"the topic {name!r} is deleted, but its name is not free yet: try again")
+
+    async def change(self, command: Command, ordered_by: str = "") -> None:
+        """Request a command of the controller, and wait until it is applied here; see `ClusterChanges.change`."""
+        waits = self.storage.waits
+        waits.check()
+        with waits.bounded(2 * CHANGE_S):
+            with trio.move_on_after(CHANGE_S):
+                await self.joining.has_joined.wait()
+            await self.changes.change(command, ordered_by)
 
     # Replicas
 
@@ -265,20 +314,19 @@ class BrokerNode:
         names = (name_log(found.topic_id, number) for number in range(found.log_count))
         return [self.replicator.logs.epoch_starts(name) for name in names]
 
-    def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
+    async def change_replicas(self, log: Log, replicas: Sequence[str], *, ordered_by: str = "") -> None:
         """Assign replicas to a log that any broker leads. New replicas copy it first, then the former ones leave.
 
         The assignment lasts until the next one, or until one of the brokers is drained or dies for good. The preferred
         replicas are first; without any, brokers choose them again. Raise `ConfigError` if an address is not that of a
-        broker, or occurs twice.
+        broker, or occurs twice, and `NoControllerError` if the cluster cannot agree on it now.
         """
-        if replicas:
-            self.replicator.reassigner.change_replicas(log, replicas)
-        else:
-            self.replicator.reassigner.release_replicas(log.topic, log.number)
+        topic = self.log_table.topics[log.topic]
+        await self.change(AssignReplicas(topic.topic_id, log.number, tuple(replicas)), ordered_by)
 
-    def set_draining(self, is_draining: bool) -> None:
-        """Start or stop draining this broker: moving its logs to others, so that it can be removed."""
-        was_draining = self.brokers.own.is_draining
-        awaits_share = not is_draining and (was_draining or self.brokers.own.awaits_share)
-        self.membership.update_registration(is_draining=is_draining, awaits_share=awaits_share)
+    async def set_draining(self, store_id: str, *, is_draining: bool, ordered_by: str = "") -> None:
+        """Start or stop draining a broker: moving its logs to others, so that it can be removed.
+
+        Raise `ConfigError` if there is no such broker, and `NoControllerError` if the cluster cannot agree on it now.
+        """
+        await self.change(DrainBroker(store_id, is_draining), ordered_by)

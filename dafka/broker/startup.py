@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -11,16 +11,17 @@ import trio
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
-from dafka.broker.core.metadata.topics import TOPICS_TOPIC
+from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC, STORE_KEY, decode_store_record
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import INDEX_TOPIC
-from dafka.broker.core.positions import RecordSequence
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.core.tables import make_tables
 from dafka.broker.local_state import LocalState
 from dafka.broker.node import BrokerNode
 from dafka.config import Config
+from dafka.errors import StorageFormatError
 from dafka.exceptions import unwrap_group
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents
 from dafka.protocol.machines.stored_partitions import StoredPartitions
@@ -35,8 +36,11 @@ from dafka.wire import Role
 _COUNTED_RECORDS = 10**6
 """Maximum number of records without contents that get offsets in one batch."""
 
-_STATE_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, CHECKPOINTS_TOPIC)
+_STATE_TOPICS = (CLUSTER_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, CHECKPOINTS_TOPIC)
 """The topics of a broker's state."""
+
+_FORMER_TOPIC = "$topics"
+"""The topic in which brokers kept their topics before the first release."""
 
 _INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *_STATE_TOPICS))
 
@@ -47,21 +51,36 @@ async def load_broker(broker: BrokerNode, state: LocalState, stored: dict[Partit
     Raise `StorageError` if the storage fails, or a newer version of dafka wrote it.
     """
     storage, log_table, replicator = broker.storage.storage, broker.log_table, broker.replicator
-    for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, TOPICS_TOPIC):
+    _restore_state(broker, state.values(CLUSTER_TOPIC), stored)
+    for topic in (BROKERS_TOPIC, BRANCHES_TOPIC):
         for partition in [each for each in stored if each.topic == topic]:
             replicator.learn(partition, await _read_control(storage, partition, stored[partition]))
-    replicator.settle_topics()
+    replicator.apply_state()
     await _drop_deleted(broker, stored)
     replicator.record_indexes(stored)
     replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored)
     await _load_indexes(storage, log_table, stored)
     visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, storage.identity)}
-    for partition, info in visible.items():
-        first = max(info.earliest_sequence, log_table.producer_starts.get(partition, 0))
-        is_missing = info.end_sequence > first and partition.topic not in log_table.topics
-        if is_missing and broker.policy.creates_topic_of(partition):
-            broker.create_topic(partition.topic)
     await _assign_missing_offsets(storage, log_table, state, visible)
+
+
+def _restore_state(broker: BrokerNode, stored: Mapping[bytes, bytes], found: Iterable[Partition]) -> None:
+    """Restore the state of the cluster, as this broker has last applied it."""
+    if STORE_KEY not in stored:
+        if any(each.topic == _FORMER_TOPIC for each in found):
+            raise StorageFormatError(
+                "a development version of dafka has used this storage for a broker: copy its records to a new storage "
+                "with `dafka storage copy`, and start the broker with that one"
+            )
+        return
+    record = broker.metadata.record = decode_store_record(stored[STORE_KEY])
+    cluster = broker.tables.state
+    cluster.restore(stored)
+    cluster.applied = Offset(record.applied)
+    broker.membership.update_registration(
+        cluster_id=record.cluster_id, first_voters=record.first_voters, is_open=cluster.is_open
+    )
+    broker.replicator.observe_metadata(record)
 
 
 async def _read_control(
@@ -71,8 +90,6 @@ async def _read_control(
     records: list[tuple[bytes | None, bytes | None]] = []
     async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
         records += zip(batch.keys or (), batch.values, strict=True)
-    if partition.topic == TOPICS_TOPIC:  # a deletion stays valid if a topic of the same name was created later
-        return records
     return [(key, value) for key, value in dict(records).items() if value is not None]
 
 
@@ -81,7 +98,7 @@ async def _drop_deleted(broker: BrokerNode, stored: dict[Partition, PartitionInf
 
     Partitions of unknown topics stay, because a topic can become known later.
     """
-    deleted = [each for each in stored if broker.replicator.topic_table.is_deleted(each.address)]
+    deleted = [each for each in stored if broker.tables.state.is_deleted(each.address)]
     if deleted:
         broker.deletion.delete_partitions(deleted)
         for partition in deleted:

@@ -102,6 +102,8 @@ def _broker_options(kafka_default: str) -> Decorator:
             default="none",
         ),
         setting_option("broker", "number", "The broker's number, by which clients know it.", default="chosen"),
+        setting_option("broker", "initial_brokers", "How many brokers form a cluster, if there is none."),
+        setting_option("broker", "cluster", "The id of the cluster to join.", "ID", default="the one that is found"),
         setting_option("broker", "rack", "The rack or zone; replicas are spread over them.", "NAME", default="none"),
         setting_option(
             "broker", "secret_file", "The secret that all brokers of the cluster share.", "FILE", default="none"
@@ -268,8 +270,6 @@ async def _run_broker(
         _add_metrics(supervisor.monitor, found)
     announce_others()
     with supervisor.monitor.watching(found.node.store):
-        if config.broker.number >= 0:
-            await found.node.membership.wait_number()
         click.echo(f"broker {found.node.address} at {found.node.store.endpoint} keeps {config.store.storage}")
         if found.kafka is not None:
             click.echo(f"clients of Kafka connect to {found.bootstrap_servers}")

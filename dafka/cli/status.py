@@ -143,8 +143,8 @@ def broker_faults(brokers: Iterable[BrokerView]) -> Iterator[str]:
 async def read_brokers(reader: Reader) -> list[BrokerRegistration]:
     """Return the brokers of a cluster by number, living or not, as they have described themselves last.
 
-    Brokers that have left are not among them, nor descriptions that this version of dafka cannot read. The reader has
-    the topic `$brokers` alone, and waits without limit for records that no store sends.
+    Descriptions that this version of dafka cannot read are not among them. The reader has the topic `$brokers` alone,
+    and waits without limit for records that no store sends.
     """
     found = []
     for partition, end in reader.ends().items():
@@ -155,8 +155,7 @@ async def read_brokers(reader: Reader) -> list[BrokerRegistration]:
             with suppress(StorageFormatError):
                 found += [decode_broker(partition.address, value) for value in batch.values if value]
         records.close()
-    members = [each for each in found if not each.has_left]
-    return sorted(members, key=lambda broker: (broker.number, broker.address))
+    return sorted(found, key=lambda broker: (broker.number, broker.address))
 
 
 def _parse_address(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, int]:

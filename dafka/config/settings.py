@@ -403,8 +403,14 @@ class BrokerConfig:
     """`[broker]`: how a broker shares logs with the other brokers of its cluster."""
 
     number: int = attrs.field(default=-1, validator=check_count(-1))
-    """The broker's id for Kafka clients, from 0 to 1023. -1: at its first start, the broker takes the smallest free id,
+    """The broker's id for Kafka clients, from 0 to 1023. -1: at its first start, the broker gets the smallest free id,
     and keeps it."""
+    initial_brokers: int = attrs.field(default=1, validator=check_count(1))
+    """How many brokers must see each other to form a cluster. It is the same on all of them. Only a broker that belongs
+    to no cluster and sees none uses it."""
+    cluster: str = attrs.field(default="", validator=check_text)
+    """The id of the cluster that the broker joins at its first start. Empty: the only one that it sees; or, if there is
+    none, the one that it forms with others."""
     rack: str = attrs.field(default="", validator=check_text)
     """The rack or zone of the broker. The replicas of a log are spread over as many racks as possible."""
     replicas: int = attrs.field(default=3, validator=check_count(1))

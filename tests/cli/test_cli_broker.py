@@ -35,10 +35,10 @@ def test_up_serves_clients_of_kafka(dafka: Dafka, tmp_path: Path) -> None:
 def test_a_broker_that_is_refused_for_its_number_invites_no_clients(dafka: Dafka) -> None:
     dafka.start_tower()
     first = dafka.start_node("broker", "--number", "1", "--kafka", "0", "--storage", "memory:")
-    servers = first.wait_output(2)[1].split()[-1]
+    first.wait_output(2)
     second = dafka.node("broker", "--number", "1", "--kafka", "0", "--storage", "memory:")
     assert second.status == 2
-    assert f" at {servers} has the number 1, too; start this broker with another one" in second.errors
+    assert " has the number 1; start this broker with another number" in second.errors
     assert second.output == b""
 
 

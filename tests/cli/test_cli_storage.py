@@ -21,7 +21,9 @@ import trio
 from click.testing import CliRunner
 
 from dafka.broker.core.log.log_table import leader_partition
-from dafka.broker.core.metadata.topics import Topic, encode_topic
+from dafka.broker.core.metadata.cluster_state import ClusterState
+from dafka.broker.core.metadata.commands import CreateTopic, Order, RegisterBroker
+from dafka.broker.core.metadata.topics import Topic
 from dafka.cli import main
 from dafka.cli.storage import common, removal
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
@@ -350,8 +352,12 @@ def run_json(*arguments: str) -> Any:
 
 
 def test_info_names_the_partitions_of_no_topic_and_times_beyond_the_calendar(shelf: Shelf) -> None:
-    known, other = Topic("orders", "1D"), Topic("orders", "2D")
-    topics = RecordBatch(Partition("$topics", "4F0C"), 0, [encode_topic(known)], keys=[b"orders"], timestamps=[1])
+    known, other, state = Topic("orders", "1D", placement=(("4F0C",),)), Topic("orders", "2D"), ClusterState()
+    state.found("C" * 32)
+    for command in (RegisterBroker("4F0C", 0), CreateTopic(known)):
+        state.apply(Order(command))
+    keys, values = zip(*state.take_records(), strict=True)
+    topics = RecordBatch(Partition("$cluster", "4F0C"), 0, values, keys=keys, timestamps=[1] * len(keys))
     of_known, orphan = leader_partition("4F0C", known, 0), leader_partition("4F0C", other, 0)
     shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), attrs.evolve(batch(0, 1), stored_at=[2**62]))
     found = run_json("info", "shelf:a")["partitions"]

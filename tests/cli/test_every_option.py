@@ -35,7 +35,8 @@ STORE = (
 )
 BROKER = (
     "kafka=kafka.listen http=http.listen advertised-listener=kafka.advertised_listener log-count=kafka.log_count "
-    "number=broker.number rack=broker.rack secret-file=broker.secret_file users=clients.users "
+    "number=broker.number initial-brokers=broker.initial_brokers cluster=broker.cluster rack=broker.rack "
+    "secret-file=broker.secret_file users=clients.users "
     "tls-certificate=clients.tls_certificate tls-key=clients.tls_key tls-client-ca=clients.tls_client_ca "
     "allow-unauthenticated=clients.allow_unauthenticated"
 )

@@ -93,6 +93,8 @@ cold.second_bytes_max                bytes          0..                        0
 cold.cache_bytes_max                 bytes          0..                        67108864
 cold.timeout_ms                      ms             1..                        30000
 broker.number                        count          -1..                       -1
+broker.initial_brokers               count          1..                        1
+broker.cluster                       text           -                          -
 broker.rack                          text           -                          -
 broker.replicas                      count          1..                        3
 broker.heartbeat_ms                  ms             1..                        250

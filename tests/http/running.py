@@ -177,6 +177,7 @@ async def open_webs(count: int, config: Config | None = None) -> AsyncIterator[l
             scope = trio.CancelScope()
             broker: ServingBroker = await nursery.start(_serve_in_scope, scope, listening)
             webs.append(RunningWeb(broker, cluster.config, scope))
+            listening = listening.with_broker(cluster=broker.node.cluster_id)
         with trio.fail_after(DEADLINE_S):
             while not all(_knows_all(web, count) for web in webs):  # noqa: ASYNC110 (nothing else tells)
                 await trio.sleep(0.02)

@@ -33,5 +33,5 @@ async def test_logs_and_brokers_are_counted() -> None:
             assert (found["dafka_broker_brokers", "alive"], found["dafka_broker_brokers", "dead"]) == (2, 0)
             assert found["dafka_broker_replicas",] >= 5
             assert found["dafka_broker_draining",] == 0
-        webs[0].broker.node.set_draining(True)
+        await webs[0].broker.node.set_draining(webs[0].broker.node.address, is_draining=True)
         assert read(webs[0])["dafka_broker_draining",] == 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import pytest
-
 from dafka.broker.core.metadata.brokers import BrokerRegistration, decode_broker, encode_broker
-from dafka.broker.core.metadata.topics import LOGS_MAX, Deletion, Topic, decode_topic, encode_deletion, encode_topic
+from dafka.broker.core.metadata.commands import CreateTopic, Order, RegisterBroker, decode_order, encode_order
+from dafka.broker.core.metadata.store_record import StoreRecord, decode_store_record, encode_store_record
+from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.checkpoints import Checkpoint, Restart, decode_checkpoint, encode_checkpoint
 from dafka.broker.core.replication.records import (
@@ -27,7 +27,7 @@ from tests.spoiled import spoil_fields
 
 BRANCH = LeaderAndEpoch(3, "a")
 TIP = epoch_end(BRANCH, 5)
-TOPIC = Topic("orders", "1D", 2, {"retention.ms": "1"}, 2, (("a", "b"), ("b", "a")), 1, 2, {1: ("c",)})
+TOPIC = Topic("orders", "1D", 2, {"retention.ms": "1"}, 2, (("a", "b"), ("b", "a")), 1, {1: ("c",)}, 2)
 PARTITION = Partition("orders", "p")
 MEMBER = MemberRecord(
     lease_ms=100, topics=("orders",), stores=2, claimed=frozenset([PARTITION]), positions={PARTITION: Position(1, 2)}
@@ -35,8 +35,9 @@ MEMBER = MemberRecord(
 
 Decode = Callable[[bytes], object]
 SAMPLES: dict[str, tuple[bytes, Decode]] = {
-    "topic": (encode_topic(TOPIC), lambda value: decode_topic("orders", value)),
-    "deletion": (encode_deletion(Deletion(TOPIC, {"p": 3})), lambda value: decode_topic("orders", value)),
+    "topic": (encode_order(Order(CreateTopic(TOPIC), "1")), decode_order),
+    "registration": (encode_order(Order(RegisterBroker("a", 1), "2", "anne", 3, 4)), decode_order),
+    "store": (encode_store_record(StoreRecord("C", ("a", "b"), 3)), decode_store_record),
     "broker": (encode_broker(BrokerRegistration(address="a", number=1)), lambda value: decode_broker("a", value)),
     "claim": (encode_control(VoteRequest("1D/0", BRANCH, ("a", "b"), ("b",))), decode_control),
     "promise": (encode_control(Vote("1D/0", BRANCH, TIP, (("a",),), BRANCH)), decode_control),
@@ -68,10 +69,3 @@ def test_a_malformed_record_is_refused_or_read_without_any_other_error() -> None
             except StorageFormatError:
                 refused += 1
         assert refused > 4, kind
-
-
-def test_a_topic_with_an_impossible_number_of_logs_is_refused() -> None:
-    for count in (0, -1, LOGS_MAX + 1, 2**63):
-        value = json.dumps({**json.loads(encode_topic(TOPIC)), "log_count": count}).encode()
-        with pytest.raises(StorageFormatError):
-            decode_topic("orders", value)

@@ -167,7 +167,7 @@ class GroupCoordinators:
         topic = self._tables.log_table.find_client_topic(partition.topic)
         if not fetched.topic_id or (topic is not None and topic.topic_id == fetched.topic_id):
             return False
-        return topic is not None or fetched.topic_id in self._tables.topics.deleted_ids
+        return topic is not None or fetched.topic_id in self._tables.state.deleted_ids
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
         """Delete committed offsets. Offsets of topics that the group reads stay."""

@@ -9,6 +9,7 @@ import attrs
 
 from dafka import wire
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.topics import MESSAGES_TOPIC
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
@@ -56,12 +57,19 @@ class RoundsReceived(Effect):
     """Messages of lease rounds have arrived.
 
     Brokers that ask whether they are heard give the number of their round and whether they can write. Brokers that
-    answer a round of this one give its number and the sequences after their last control record and their last topic
-    record.
+    answer a round of this one give its number, the sequence after their last control record, and the offset up to which
+    they have applied the log of metadata.
     """
 
     asked: Mapping[str, tuple[int, bool]]
     answers: Mapping[str, tuple[int, int, int]]
+
+
+@attrs.frozen
+class HighWatermarksAnnounced(Effect):
+    """Leaders have announced the high watermarks of logs that others observe, by the partition of their index."""
+
+    offsets: Mapping[Partition, int]
 
 
 @attrs.frozen
@@ -88,6 +96,7 @@ class _Received:
     announced: set[Partition] = attrs.field(factory=set)
     rounds: dict[str, tuple[int, bool]] = attrs.field(factory=dict)
     answers: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
+    high_watermarks: dict[Partition, int] = attrs.field(factory=dict)
 
     def effects(self) -> Iterator[Effect]:
         """Yield the effects, in the order in which they are executed."""
@@ -99,6 +108,8 @@ class _Received:
             yield IndexesAnnounced(frozenset(self.announced))
         if self.rounds or self.answers:
             yield RoundsReceived(self.rounds, self.answers)
+        if self.high_watermarks:
+            yield HighWatermarksAnnounced(self.high_watermarks)
 
 
 def ask_round(broker: str, number: int, *, can_write: bool) -> wire.Ack:
@@ -106,12 +117,18 @@ def ask_round(broker: str, number: int, *, can_write: bool) -> wire.Ack:
     return wire.Ack(ROUNDS_TOPIC if can_write else UNWRITABLE, ROUNDS_TOPIC, number, broker)
 
 
-def answer_round(requester: str, broker: str, number: int, control_end: int, topics_end: int) -> wire.Ack:
+def answer_round(requester: str, broker: str, number: int, control_end: int, applied: int) -> wire.Ack:
     """Return the message with which a broker answers `ask_round` of another one.
 
-    It contains the sequences after the last control record and the last topic record of the broker.
+    It contains the sequence after its last control record, and the offset up to which it has applied the log of
+    metadata.
     """
-    return wire.Ack(f"{requester}{SEPARATOR}{control_end}{SEPARATOR}{topics_end}", ROUNDS_TOPIC, number, broker)
+    return wire.Ack(f"{requester}{SEPARATOR}{control_end}{SEPARATOR}{applied}", ROUNDS_TOPIC, number, broker)
+
+
+def announce_high_watermark(broker: str, index: Partition, offset: int) -> wire.Ack:
+    """Return the message with which a leader announces the high watermark of the log with this index partition."""
+    return wire.Ack(f"{METADATA_TOPIC}{SEPARATOR}{index.address}", METADATA_TOPIC, offset, broker)
 
 
 _REWRITTEN = frozenset((INDEX_TOPIC, *CONTROL_TOPICS))
@@ -167,7 +184,7 @@ class BrokerMachine(StoreMachine):
 
     def start(self, now: float) -> list[Action]:
         """Subscribe as a store does, and to the acknowledgements of this broker's indexes."""
-        prefixes = (f"{self.address}{SEPARATOR}", ROUNDS_TOPIC)
+        prefixes = (f"{self.address}{SEPARATOR}", ROUNDS_TOPIC, f"{METADATA_TOPIC}{SEPARATOR}")
         return [
             *super().start(now),
             *(Subscribe(wire.subscription_prefix(Command.ACK, each)) for each in prefixes),
@@ -252,6 +269,11 @@ class BrokerMachine(StoreMachine):
         if isinstance(message, wire.Ack):
             if message.subject == ROUNDS_TOPIC and message.address != self.address:
                 self._record_round(message)
+            elif message.subject == METADATA_TOPIC and message.address != self.address:
+                index = Partition(INDEX_TOPIC, message.partition.removeprefix(f"{METADATA_TOPIC}{SEPARATOR}"))
+                self._received.high_watermarks[index] = max(
+                    message.sequence, self._received.high_watermarks.get(index, 0)
+                )
             elif message.subject == INDEX_TOPIC and message.address:
                 key = Partition(message.subject, message.partition), message.address
                 self._received.acknowledgements[key] = max(
@@ -270,8 +292,8 @@ class BrokerMachine(StoreMachine):
         if message.partition in {ROUNDS_TOPIC, UNWRITABLE}:
             self._received.rounds[message.address] = message.sequence, message.partition == ROUNDS_TOPIC
         elif requester == self.address and len(ends) == 2 and all(map(str.isdecimal, ends)):
-            control_end, topics_end = map(int, ends)
-            self._received.answers[message.address] = message.sequence, control_end, topics_end
+            control_end, applied = map(int, ends)
+            self._received.answers[message.address] = message.sequence, control_end, applied
 
     def _is_delegated(self, message: wire.BatchedMessage) -> bool:
         """Return whether a message requests records that the leader of their log has, too, and will send.

@@ -6,8 +6,8 @@ import attrs
 
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers
-from dafka.broker.core.metadata.topic_table import TopicTable
-from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, TOPICS_TOPIC, find_name_problem
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, ClusterState
+from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, find_name_problem
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log, parse_address
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
@@ -15,7 +15,7 @@ from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.rendezvous import rank_nodes
 from dafka.records import Partition
 
-CONTROL_TOPICS = (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC)
+CONTROL_TOPICS = (BROKERS_TOPIC, BRANCHES_TOPIC)
 """The topics of which every broker stores all partitions."""
 
 
@@ -25,7 +25,7 @@ class PartitionPolicy:
 
     _address: str
     _brokers: Brokers
-    _topics: TopicTable
+    _state: ClusterState
     _log_table: LogTable
     _logs: ReplicatedLogs
     _creates_topics: bool = attrs.field(kw_only=True)
@@ -39,8 +39,10 @@ class PartitionPolicy:
         if partition.topic in CONTROL_TOPICS or partition.topic == MESSAGES_TOPIC:
             return True
         address = parse_address(partition.address)
-        if address is not None and address.topic_id in self._topics.deleted_ids:
+        if address is not None and address.topic_id in self._state.deleted_ids:
             return False
+        if partition.topic == METADATA_TOPIC or (address is not None and address.topic_id == self._state.cluster_id):
+            return address is not None and address.topic_id == self._state.cluster_id
         if self._brokers.is_alone:
             return None
         found = self._logs.keeps(partition)

@@ -8,7 +8,7 @@ import trio
 
 from dafka import wire
 from dafka.broker.core.metadata.topics import MESSAGES_TOPIC
-from dafka.broker.core.node_machine import BrokerMachine
+from dafka.broker.core.node_machine import BrokerMachine, announce_high_watermark
 from dafka.protocol.actions import Action
 from dafka.records import Partition, RecordBatch
 from dafka.roles.sockets import NodeSockets
@@ -50,6 +50,10 @@ class BrokerMesh:
     def acknowledge(self, ends: Mapping[Partition, int]) -> None:
         """Acknowledge index records that are stored here together with the records they refer to."""
         self.publish([wire.Ack(each.address, each.topic, end - 1, self.address) for each, end in ends.items() if end])
+
+    def announce_high_watermark(self, index: Partition, offset: int) -> None:
+        """Announce the high watermark of the log with an index partition, which other brokers observe."""
+        self.publish([announce_high_watermark(self.address, index, offset)])
 
     def fetch_records(self, ends: Mapping[Partition, int]) -> None:
         """Fetch records of partitions up to these end sequences; 0 fetches at least one more record than is stored."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable
-from enum import IntEnum
-from functools import cache
-from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar
 
 import attrs
+
+from dafka.broker.core.typed_json import convert, encode_json
 
 MESSAGE_VERSION = 1
 """The version of the messages."""
@@ -28,7 +28,7 @@ WAITING_MAX = 10_000
 class Message:
     """A message between brokers.
 
-    Its fields are integers, strings, booleans, named tuples and other attrs classes, or tuples of one of these.
+    `convert` says which types its fields can have.
     """
 
     KIND: ClassVar[str]
@@ -110,14 +110,14 @@ class BrokerMessenger:
     def _read(self, value: bytes) -> tuple[Message, Callable[[str, Any], None]] | None:
         """Return a message and its handler; None if it is for another broker or incarnation, or of a newer version."""
         envelope = json.loads(value)
-        version, to = _check(int, envelope["version"]), _check(str, envelope["to"])
-        kind = _check(str, envelope["kind"])
+        version, to = convert(int, envelope["version"]), convert(str, envelope["to"])
+        kind = convert(str, envelope["kind"])
         if version > MESSAGE_VERSION or to not in {"", self.address} or kind not in self._handlers:
             return None
         message, handler = self._handlers[kind]
-        if not issubclass(message, _Incarnation) and _check(int, envelope["incarnation"]) != self._incarnation:
+        if not issubclass(message, _Incarnation) and convert(int, envelope["incarnation"]) != self._incarnation:
             return None
-        return _check(message, envelope["fields"]), handler
+        return convert(message, envelope["fields"]), handler
 
     def _meet(self, sender: str, message: _Incarnation) -> None:
         peer = self._peers.setdefault(sender, _Peer())
@@ -135,32 +135,4 @@ class BrokerMessenger:
             "kind": message.KIND,
             "fields": message,
         }
-        self._publish(json.dumps(envelope, default=_fields, separators=(",", ":")).encode())
-
-
-def _fields(found: Any) -> dict[str, Any]:
-    return attrs.asdict(found, recurse=False)
-
-
-def _check(kind: Any, value: Any) -> Any:
-    """Convert a JSON value to a type. Raises `TypeError`, `ValueError` or `KeyError` if it does not match."""
-    if attrs.has(kind):
-        return kind(**{name: _check(each, value[name]) for name, each in _hints(kind).items()})
-    is_named = hasattr(kind, "_fields")
-    if is_named or get_origin(kind) is tuple:
-        if type(value) is not list:
-            raise TypeError(value)
-        if is_named:
-            return kind(*(_check(*each) for each in zip(_hints(kind).values(), value, strict=True)))
-        return tuple(_check(get_args(kind)[0], each) for each in value)
-    if type(value) is not (int if issubclass(kind, IntEnum) else kind):
-        raise TypeError(value)
-    if kind is int and not -(2**63) <= value < 2**63:
-        raise ValueError(value)
-    return kind(value)
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of an attrs class or a named tuple."""
-    return {name: each for name, each in get_type_hints(kind).items() if get_origin(each) is not ClassVar}
+        self._publish(encode_json(envelope))

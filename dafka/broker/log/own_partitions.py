@@ -10,7 +10,6 @@ import trio
 from dafka import wire
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
 from dafka.broker.local_state import LocalState
@@ -77,7 +76,6 @@ class OwnPartitions(CommitStage):
     _state: LocalState
     heads: HeadAnnouncer = attrs.field(init=False)
     _index_logs: dict[Partition, Log] = attrs.field(init=False, factory=dict)
-    _is_control_announced: bool = attrs.field(init=False, default=False)
     _were_announced: list[bool] = attrs.field(init=False, factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -90,7 +88,6 @@ class OwnPartitions(CommitStage):
 
     def announce_control(self) -> None:
         """Announce this broker's control records to other nodes."""
-        self._is_control_announced = True
         for topic in CONTROL_TOPICS:
             self.announce(Partition(topic, self._machine.address))
 
@@ -120,7 +117,7 @@ class OwnPartitions(CommitStage):
 
     def _is_announced(self, partition: Partition) -> bool:
         if partition.topic in CONTROL_TOPICS:
-            return self._is_control_announced or partition.topic == BROKERS_TOPIC
+            return True
         log = self._find_index(partition)
         return log is not None and log.is_replicated
 

@@ -110,9 +110,13 @@ class LedLogs:
                 self._missing.pop(log.name).set()
 
     def merge_later(self, logs: Iterable[ReplicatedLog]) -> None:
-        """Check later whether these logs, if this broker leads them, have divergent records to merge."""
+        """Check later whether these logs, if this broker leads them, have divergent records to merge.
+
+        The log of metadata never gets any.
+        """
         for log in logs:
-            if log.replica.led_epoch is not None:
+            # The client of such a command has got an error: it must not take effect later.
+            if log.replica.led_epoch is not None and log.topic not in self._logs.observed_topics:
                 self._to_merge.put(log)
 
     def move_high_watermark(self, log: ReplicatedLog, offset: Offset) -> None:
@@ -237,6 +241,7 @@ class LedLogs:
     async def catch_up(self, state: Log) -> None:
         """Assign offsets to records of producer partitions that arrived before this broker led the log."""
         await self._storage.wait_durable()  # some records can be on their way to the storage
+        await self._sort_backfill(state)
         while state.backfill and self._log_table.leads(state):
             for address in list(state.backfill):
                 partition, scanned_until = Partition(state.topic, address), state.backfill.get(address)
@@ -255,11 +260,27 @@ class LedLogs:
                 elif self._log_table.leads(state):
                     await self._storage.assign_offsets(state, batch)
 
+    async def _sort_backfill(self, state: Log) -> None:
+        """Begin with the producer partitions that have been stored for the longest time."""
+        if len(state.backfill) < 2:
+            return
+        try:
+            infos = await self._storage.storage.partitions(state.topic)
+        except StorageError:
+            return  # their order does not matter for correctness
+
+        def stored_at(address: str) -> int:
+            info = infos.get(Partition(state.topic, address))
+            return 0 if info is None else info.earliest_stored_at or 0
+
+        state.backfill = {each: state.backfill[each] for each in sorted(state.backfill, key=stored_at)}
+
     # Following
 
     def _follow_later(self, log: ReplicatedLog) -> None:
-        """Follow a log that another broker leads, if this broker has a rack, so that clients can read it here."""
-        if self._brokers.own.rack and log.replica.led_epoch is None:
+        """Follow a log that another broker leads, if it is read here: by clients of this rack, or by this broker."""
+        is_read = bool(self._brokers.own.rack) or log.topic in self._logs.observed_topics
+        if is_read and log.replica.led_epoch is None:
             self._to_follow.put(log.name)
 
     async def _follow(self) -> None:

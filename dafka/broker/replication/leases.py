@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import trio
 
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.topics import TOPICS_TOPIC
 from dafka.broker.core.node_machine import answer_round, ask_round
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.leader_lease import LeaseRounds, RoundAnswer
@@ -24,7 +23,7 @@ from dafka.records import Partition
 
 
 class LeaderLeases:
-    """The lease rounds of one broker, which also tell which control and topic records the others have written."""
+    """The lease rounds of one broker, which also tell what the others have written and applied."""
 
     def __init__(
         self, tables: BrokerTables, storage: BrokerStorage, control: OwnControl, mesh: BrokerMesh, config: BrokerConfig
@@ -40,11 +39,11 @@ class LeaderLeases:
         self._rounds = LeaseRounds(secrets.randbits(40))
         self._round_answered = trio.Event()
         self._learned_ends: dict[Partition, int] = {}
-        self._topic_ends: dict[str, int] = {}
+        self._applied: dict[str, int] = {}
 
     def start(self) -> None:
-        """Record which control and topic records this broker has read when it started."""
-        self._learned_ends = self._storage.ends(BRANCHES_TOPIC) | self._storage.ends(TOPICS_TOPIC)
+        """Record which control records this broker has read when it started."""
+        self._learned_ends = self._storage.ends(BRANCHES_TOPIC)
 
     def begin_round(self) -> None:
         """Ask the other brokers to confirm that they hear this one."""
@@ -66,19 +65,19 @@ class LeaderLeases:
             self._brokers.record_heartbeat(asker, now)
             self._brokers.record_storage(asker, can_write=can_write)
             if self._brokers.may_answer(asker, can_write=can_write) and self._control.is_durable:
-                ends = (self._storage.durable_end(Partition(topic, own)) for topic in (BRANCHES_TOPIC, TOPICS_TOPIC))
-                self._mesh.publish([answer_round(asker, own, number, *ends)])
+                control_end = self._storage.durable_end(Partition(BRANCHES_TOPIC, own))
+                self._mesh.publish([answer_round(asker, own, number, control_end, self._tables.state.applied)])
         has_counted = False
-        for broker, (number, control_end, topics_end) in answers.items():
-            self._topic_ends[broker] = topics_end
+        for broker, (number, control_end, applied) in answers.items():
+            self._applied[broker] = applied
             has_counted |= self._rounds.answered(
-                broker, RoundAnswer(number, control_end), self._learned_end(BRANCHES_TOPIC, broker)
+                broker, RoundAnswer(number, control_end), self._learned_ends.get(Partition(BRANCHES_TOPIC, broker), 0)
             )
         if has_counted:
             self._notify()
 
     def record_learned(self, partition: Partition, end: int) -> None:
-        """Record up to which sequence this broker has processed the control or topic records of another one."""
+        """Record up to which sequence this broker has processed the control records of another one."""
         self._learned_ends[partition] = end
         if partition.topic == BRANCHES_TOPIC and self._rounds.learned(partition.address, end):
             self._notify()
@@ -107,22 +106,19 @@ class LeaderLeases:
         """Wait until a lease round is answered or the next one begins."""
         await self._round_answered.wait()
 
-    async def wait_topics(self) -> None:
-        """Wait until this broker knows all topic changes of the living brokers, as it can have been stopped.
+    async def wait_metadata(self) -> None:
+        """Wait until this broker has applied what the living brokers have applied, as it can have been stopped.
 
         It continues without living brokers that do not answer for twice `leader_timeout_ms`.
         """
         own = self._address
         with trio.move_on_after(2 * self._timeout_s):
-            while not all(self._knows_topics_of(each) for each in self._brokers.alive if each != own):
+            while not all(self._has_applied_as(each) for each in self._brokers.alive if each != own):
                 await self.wait_round()
 
-    def _knows_topics_of(self, broker: str) -> bool:
+    def _has_applied_as(self, broker: str) -> bool:
         is_heard = lease_time() < self._rounds.heard_since(broker) + self._lease_s
-        return is_heard and self._learned_end(TOPICS_TOPIC, broker) >= self._topic_ends.get(broker, 0)
-
-    def _learned_end(self, topic: str, broker: str) -> int:
-        return self._learned_ends.get(Partition(topic, broker), 0)
+        return is_heard and self._tables.state.applied >= self._applied.get(broker, 0)
 
     def _notify(self) -> None:
         answered, self._round_answered = self._round_answered, trio.Event()

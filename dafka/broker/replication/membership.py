@@ -1,8 +1,7 @@
-"""The membership of a broker in its cluster: its registration, its number and its heartbeats."""
+"""The membership of a broker in its cluster: what it publishes about itself, its heartbeats, and whom it sees."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import attrs
@@ -14,14 +13,8 @@ from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.config.settings import BrokerConfig
-from dafka.errors import ConfigError
 from dafka.records import Partition
 from dafka.roles.role import NodeRole
-
-_LOGGER = logging.getLogger("dafka.broker")
-
-LEAVING_S = 1.0
-"""Seconds that others have to learn that a broker leaves because another one has its number."""
 
 SETTLE_S = 2.0
 """The longest time that a starting broker waits for others, in seconds."""
@@ -34,26 +27,24 @@ class Membership:
         self, tables: BrokerTables, storage: BrokerStorage, mesh: BrokerMesh, node: NodeRole, config: BrokerConfig
     ) -> None:
         self._brokers = tables.brokers
+        self._state = tables.state
         self._logs = tables.logs
         self._storage = storage
         self._mesh = mesh
         self._node = node
-        self._has_set_number = config.number >= 0
-        self._timeout_s = config.leader_timeout_ms / 1000
         self._heartbeat_s = config.heartbeat_ms / 1000
         self._is_running = False
         self._heartbeat_sent_at = float("-inf")
-        self._rivals: set[str] = set()
+        self._seen: dict[str, BrokerRegistration] = {}
         self._subscribed_leaders: set[str] = set()
-        self._settled_number = trio.Event()
 
     def start(self) -> None:
-        """Register this broker."""
+        """Publish the registration of this broker."""
         self._is_running = True
         self.update_registration()
 
     def update_registration(self, **changes: Any) -> None:
-        """Update the registration of this broker."""
+        """Update the registration of this broker, and publish it."""
         before = self._brokers.own
         own = self._brokers.own = attrs.evolve(before, **changes)
         if own.number != before.number:
@@ -62,23 +53,49 @@ class Membership:
             self._storage.write_state(BROKERS_TOPIC, [(own.address.encode(), encode_broker(own))])
 
     def learn(self, broker: BrokerRegistration) -> None:
-        """Process the registration of another broker, or the last one of this broker before it was started."""
-        own = self._brokers.own
-        if broker.address == own.address:
-            if not self._is_running:
-                number = own.number if self._has_set_number else broker.number
-                self._brokers.own = attrs.evolve(
-                    own, number=number, is_draining=broker.is_draining, awaits_share=broker.awaits_share
+        """Process what another broker publishes about itself, or what this one did before it was started."""
+        if broker.address != self._brokers.own.address:
+            self._seen[broker.address] = broker
+            self._record(broker)
+        elif not self._is_running:
+            self._brokers.own = attrs.evolve(self._brokers.own, awaits_share=broker.awaits_share)
+
+    def apply_state(self) -> None:
+        """Apply which brokers the cluster has."""
+        for each in self._state.brokers.values():
+            if each.store_id != self._brokers.own.address:
+                self._record(self._seen.get(each.store_id, BrokerRegistration(address=each.store_id)))
+            elif (each.number, each.is_draining) != (self._brokers.own.number, self._brokers.own.is_draining):
+                awaits_share = self._brokers.own.awaits_share or (self._brokers.own.is_draining > each.is_draining)
+                self.update_registration(
+                    number=each.number,
+                    is_draining=each.is_draining,
+                    awaits_share=awaits_share and not each.is_draining,
                 )
+
+    def _record(self, broker: BrokerRegistration) -> None:
+        """Record another broker if it belongs to the cluster. Its number and whether it is drained are agreed."""
+        registered = self._state.brokers.get(broker.address)
+        if registered is None:
             return
-        self._brokers.record_registration(broker)
-        if not self._is_running and broker.number != own.number:  # the broker that had that number before has left
+        is_new = self._brokers.find(broker.address) is None
+        self._brokers.record_registration(
+            attrs.evolve(broker, number=registered.number, is_draining=registered.is_draining)
+        )
+        if is_new and not self._is_running:
             self._brokers.expect(broker.address, trio.current_time())
-        if own.rack:
+        if self._brokers.own.rack:
             self.subscribe_acknowledgements(broker.address)
-        if not own.has_set_number and not broker.has_left and own.yields_number(broker):
-            taken = {each.number for each in self._brokers.all() if each.address != own.address}
-            self.update_registration(number=next(each for each in range(len(taken) + 1) if each not in taken))
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether this node is connected to others, which can be brokers."""
+        return bool(self._node.peers)
+
+    def seen(self) -> list[BrokerRegistration]:
+        """Return all other living brokers, whether they belong to this cluster, to another one, or to none."""
+        now = trio.current_time()
+        return [each for each in self._seen.values() if self._brokers.is_heard(each.address, now)]
 
     def subscribe_acknowledgements(self, leader: str) -> None:
         """Subscribe to the acknowledgements of other replicas for the logs that a broker leads."""
@@ -107,44 +124,3 @@ class Membership:
             await self._node.wait_settled()
             if self._node.peers:
                 await trio.sleep(2 * self._heartbeat_s)
-
-    # The number
-
-    async def settle_number(self) -> None:
-        """Wait until a heartbeat of another broker with the same number would have arrived."""
-        await self._node.wait_settled()
-        await trio.sleep(self._timeout_s)
-        await self.check_number()
-        self.update_registration(is_starting=False)
-        self._settled_number.set()
-
-    async def wait_number(self) -> None:
-        """Wait until no earlier broker can have the number of this broker.
-
-        It does not wait for a tower that does not answer, as there can be none. If another broker has the number, this
-        one ends with an error instead.
-        """
-        with trio.move_on_after(SETTLE_S):
-            await self._settled_number.wait()
-        while not self._settled_number.is_set() and (  # noqa: ASYNC110 (no event is set when a tower is heard)
-            self._brokers.rivals() or not self._node.unheard_towers()
-        ):
-            await trio.sleep(self._heartbeat_s)
-
-    async def check_number(self) -> None:
-        """Look for other brokers with the number of this one.
-
-        Raise `ConfigError` if the number is a setting, and the other broker had it before.
-        """
-        own = self._brokers.own
-        for rival in self._brokers.rivals():
-            where = rival.kafka_listener or rival.http_url
-            found = f"the broker {rival.address}{' at ' * bool(where)}{where} has the number {own.number}, too"
-            if own.is_starting and own.has_set_number and own.yields_number(rival):
-                self.update_registration(has_left=True)
-                await self._storage.wait_durable()
-                await trio.sleep(LEAVING_S)
-                raise ConfigError(f"{found}; start this broker with another one")
-            if not rival.is_starting and rival.address not in self._rivals:
-                self._rivals.add(rival.address)
-                _LOGGER.error("%s; start one of the two with another one", found)

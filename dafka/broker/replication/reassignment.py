@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings
+from dafka.broker.core.metadata.commands import AssignReplicas, Command
 from dafka.broker.core.metadata.replica_placement import LogPlacement, Reason
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
@@ -23,7 +23,6 @@ from dafka.broker.log.retention import RecordDeletion
 from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
 from dafka.broker.replication.membership import Membership
 from dafka.config import Config
-from dafka.errors import ConfigError
 from dafka.protocol.rendezvous import rank_nodes
 from dafka.records import Partition
 
@@ -42,8 +41,8 @@ SPACE_STEP = 0.02
 class Reassigner:
     """Changes the replicas of the logs that this broker leads, and deletes logs that it no longer replicates.
 
-    `indexes` has the stored partitions of indexes, by log. `put_topic` changes a topic, and `act` executes the effects
-    of replicas.
+    `indexes` has the stored partitions of indexes, by log. `request` requests a command of the controller, and `act`
+    executes the effects of replicas.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Reassigner:
         led_logs: LedLogs,
         deletion: RecordDeletion,
         indexes: defaultdict[str, set[Partition]],
-        put_topic: Callable[[Topic], object],
+        request: Callable[[Command], None],
         act: Callable[[Iterable[LogAction]], None],
         membership: Membership,
     ) -> None:
@@ -66,7 +65,7 @@ class Reassigner:
         self._led_logs = led_logs
         self._deletion = deletion
         self._indexes = indexes
-        self._put_topic = put_topic
+        self._request = request
         self._act = act
         self._membership = membership
         self._balancer = Balancer(
@@ -98,24 +97,6 @@ class Reassigner:
                 name = name_log(topic.topic_id, number)
                 if self._logs.find(name) is None:
                     yield LogPlacement(name, "", replicas, len(replicas), is_fixed=True)
-
-    def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
-        """Assign replicas to a log; see `BrokerNode.change_replicas`."""
-        unknown = [each for each in replicas if self._brokers.find(each) is None]
-        if unknown or not replicas or len(set(replicas)) < len(replicas):
-            raise ConfigError("the replicas of a log are different brokers of the cluster")
-        topic = self._log_table.topics[log.topic]
-        self._change_topic(topic, assignments={**topic.assignments, log.number: tuple(replicas)})
-
-    def release_replicas(self, name: str, number: int) -> None:
-        """Undo `change_replicas`: brokers choose the replicas of the log again."""
-        topic = self._log_table.topics[name]
-        left = {each: found for each, found in topic.assignments.items() if each != number}
-        if len(left) < len(topic.assignments):
-            self._change_topic(topic, assignments=left)
-
-    def _change_topic(self, topic: Topic, **changes: Any) -> None:
-        self._put_topic(attrs.evolve(topic, revision=topic.revision + 1, **changes))
 
     async def run(self) -> None:
         """Adapt the replicas of logs to the living brokers until cancelled."""
@@ -180,11 +161,14 @@ class Reassigner:
         replica, assigned = log.replica, self._find_assigned(log)
         in_sync = replica.in_sync(within_s=IN_SYNC_S)
         replica_count = self._replica_count_of(log.topic, log.number)
-        return LogPlacement(log.name, replica.leader, replica.replicas, replica_count, in_sync, is_fixed=bool(assigned))
+        is_fixed = bool(assigned) or log.topic in self._logs.observed_topics
+        return LogPlacement(log.name, replica.leader, replica.replicas, replica_count, in_sync, is_fixed=is_fixed)
 
     def _replica_count_of(self, name: str, number: int) -> int:
         """Return the intended number of replicas of a log."""
         topic = self._log_table.topics[name]
+        if name in self._logs.observed_topics:
+            return 1
         return len(topic.assignments.get(number, ())) or topic.replica_count or self._settings.replicas
 
     def _find_assigned(self, log: ReplicatedLog) -> tuple[str, ...]:
@@ -215,7 +199,7 @@ class Reassigner:
             return
         present = log.replica.replicas
         if not self._balancer.replaced.isdisjoint(replicas):
-            self.release_replicas(topic.name, number)
+            self._request(AssignReplicas(topic.topic_id, number))
         elif not set(replicas) <= set(present):
             self._change(log.name, (*present, *(each for each in replicas if each not in present)), Reason.ASKED)
         elif set(replicas) != set(present) and {self._address} <= set(replicas) <= set(log.replica.in_sync()):
@@ -238,7 +222,8 @@ class Reassigner:
     async def _drop_replaced(self) -> None:
         """Delete the logs that other brokers replicate instead of this one."""
         for log in list(self._logs):
-            if self._address in log.replica.replicas or not self._indexes[log.name]:
+            is_kept = self._address in log.replica.replicas or log.topic in self._logs.observed_topics
+            if is_kept or not self._indexes[log.name]:
                 continue
             self._membership.subscribe_acknowledgements(log.replica.latest.leader_epoch.leader)
             if not log.replica.may_drop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
 import attrs
@@ -13,11 +13,14 @@ import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, decode_broker
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
+from dafka.broker.core.metadata.commands import Command
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
-from dafka.broker.core.metadata.topics import TOPICS_TOPIC, Deletion, Topic, decode_topic, encode_topic
+from dafka.broker.core.metadata.store_record import StoreRecord
+from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log, parse_address
 from dafka.broker.core.partition_policy import CONTROL_TOPICS
-from dafka.broker.core.positions import RecordSequence
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.effects import (
     Acknowledge,
     AdvanceHighWatermark,
@@ -27,10 +30,8 @@ from dafka.broker.core.replication.effects import (
     WriteControl,
 )
 from dafka.broker.core.replication.records import (
-    EPOCH_STEP,
     ControlRecord,
     decode_control,
-    next_epoch,
 )
 from dafka.broker.core.replication.replicated_logs import (
     FetchRecords,
@@ -61,16 +62,13 @@ _LOGGER = logging.getLogger("dafka.broker")
 FETCH_AGAIN_S = 1.0
 """Seconds after which missing records are requested again. There can be thousands of partitions."""
 
-MISSED_EPOCHS = 8
-"""How many leader changes of a log the broker that deletes its topic can have missed."""
-
 
 class Replicator(CommitStage):
     """The replicas of one broker.
 
     As a stage of the commits, it processes the records that are durable, and the control records of this broker. The
-    node finds other brokers. `settle_topics` applies `topic_table` to the logs. `deleted_topics` receives each topic
-    that is deleted.
+    node finds other brokers. `apply_state` applies the state of the cluster to the logs. `deleted_topics` receives each
+    topic that is deleted. `request` requests a command of the controller.
     """
 
     def __init__(
@@ -83,11 +81,12 @@ class Replicator(CommitStage):
         mesh: BrokerMesh,
         node: NodeRole,
         watchers: LogWaiters,
+        request: Callable[[Command], None],
     ) -> None:
         settings = config.broker
         self.brokers = tables.brokers
         self.logs = tables.logs
-        self.topic_table = tables.topics
+        self._state = tables.state
         self._deleted_topics, self.deleted_topics = trio.open_memory_channel[Topic](math.inf)
         self._log_table = tables.log_table
         self._policy = tables.policy
@@ -100,6 +99,7 @@ class Replicator(CommitStage):
         self._heartbeat_s = settings.heartbeat_ms / 1000
         self._indexes: defaultdict[str, set[Partition]] = defaultdict(set)
         self._stored: list[RecordBatch] = []
+        self._removed: dict[str, list[Log]] = {}
         self._nursery: trio.Nursery | None = None
         self._control = OwnControl(tables.logs, storage)
         self.membership = Membership(tables, storage, mesh, node, settings)
@@ -108,21 +108,18 @@ class Replicator(CommitStage):
         self._loader = ReplicaLoader(tables, storage, own, mesh, self.checkpoints, self._indexes, self._take_part)
         self.led_logs = LedLogs(tables, storage, own, watchers, self.membership, self.act)
         self.reassigner = Reassigner(
-            config, tables, self.led_logs, deletion, self._indexes, self.put_topic, self.act, self.membership
+            config, tables, self.led_logs, deletion, self._indexes, request, self.act, self.membership
         )
 
     # Starting
 
     def learn(self, partition: Partition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Process stored control records of this broker or another one: keys and values of a partition.
-
-        The next `settle_topics` applies changes of topics.
-        """
+        """Process stored control records of this broker or another one: keys and values of a partition."""
         writer = partition.address
         for key, value in records:
             try:
                 name = (key or b"").decode()
-                found = None if value is None else _decode(partition, name, value)
+                found = None if value is None else _decode(partition, value)
             except (StorageFormatError, UnicodeDecodeError) as error:
                 _LOGGER.warning("a control record of the broker %s is ignored: %s", writer, error)
                 continue
@@ -130,14 +127,13 @@ class Replicator(CommitStage):
                 if writer == self._address:  # others have removed theirs, which have the same keys
                     self._control.restore(name, None)
             elif isinstance(found, BrokerRegistration):
-                self._learn_broker(found)
-            elif isinstance(found, Topic | Deletion):
-                self._learn_topic(found, writer)
+                self.membership.learn(found)
+                self.led_logs.update_racks()
             else:
                 self._learn_control(found, writer, name)
 
     def _learn_control(self, record: ControlRecord, writer: str, key: str) -> None:
-        if record.log.partition("/")[0] in self.topic_table.deleted_ids:
+        if record.log.partition("/")[0] in self._state.deleted_ids:
             return
         if writer == self._address:
             self._control.restore(key, record)
@@ -147,55 +143,32 @@ class Replicator(CommitStage):
             self.led_logs.record_stored([log])
             self.led_logs.merge_later([log])
 
-    def _learn_broker(self, broker: BrokerRegistration) -> None:
-        was_alone = self.brokers.is_alone
-        self.membership.learn(broker)
-        self.led_logs.update_racks()
-        if was_alone and not self.brokers.is_alone and self._nursery is not None:
-            self._join_cluster()
-
     # Topics
 
-    def _learn_topic(self, found: Topic | Deletion, writer: str) -> None:
-        if isinstance(found, Deletion):
-            self.topic_table.learn_deletion(found)
-        elif found.placement:
-            self.topic_table.learn(found)
-        else:
-            self.topic_table.learn(attrs.evolve(found, placement=((writer,),) * found.log_count))
+    def observe_metadata(self, record: StoreRecord) -> None:
+        """Take part in the log of metadata of the cluster that this broker belongs to."""
+        self._add_topic(Topic(METADATA_TOPIC, record.cluster_id, placement=(record.first_voters,)))
 
-    def put_topic(self, topic: Topic) -> trio.Event:
-        """Create a topic or change one. The returned event is set when the change is durable."""
-        self.topic_table.learn(topic)
-        self.settle_topics()
-        return self._storage.write_state(TOPICS_TOPIC, [(topic.name.encode(), encode_topic(topic))])
-
-    def first_epoch(self, name: str) -> int:
-        """Return the first leader epoch of a new topic. It is after all epochs of a deleted topic of the same name.
-
-        The broker that deleted that topic can have missed its last leaders.
-        """
-        last = self.topic_table.last_epochs.get(name)
-        if last is None or (self.brokers.is_alone and not last):
-            return 0
-        return next_epoch(last + MISSED_EPOCHS * EPOCH_STEP, 0)
-
-    def settle_topics(self) -> None:
-        """Apply the topic table: forget the logs of removed topics, and add or change the others.
+    def apply_state(self) -> None:
+        """Apply the state of the cluster: to the known brokers, and to the logs.
 
         The partitions of deleted topics are dropped later, when the deletion is durable.
         """
-        removed: dict[str, list[Log]] = {}
-        for name in self.topic_table.take_changed():
-            known, found = self._log_table.topics.get(name), self.topic_table.find(name)
+        was_alone = self.brokers.is_alone
+        self.membership.apply_state()
+        if was_alone and not self.brokers.is_alone and self._nursery is not None:
+            self._join_cluster()
+        for name in self._state.take_changed():
+            known, found = self._log_table.topics.get(name), self._state.find(name)
             if known is not None and (found is None or found.topic_id != known.topic_id):
-                removed[known.topic_id] = self._remove_topic(known)
+                self._removed[known.topic_id] = self._remove_topic(known)
             if found is not None and found != known:
                 self._add_topic(found)
-        for deletion in self.topic_table.take_deletions():
+        for deletion in self._state.take_closed():
             self._forget_control(deletion.topic)
+            removed = self._removed.pop(deletion.topic.topic_id, ())
             if self._nursery is not None:
-                self._nursery.start_soon(self._deletion.drop_topic, deletion, removed.get(deletion.topic.topic_id, ()))
+                self._nursery.start_soon(self._deletion.drop_topic, deletion, removed)
 
     def _add_topic(self, topic: Topic) -> None:
         """Add a topic or change one, and load its new logs."""
@@ -206,7 +179,7 @@ class Replicator(CommitStage):
         for log in added:
             replicas = topic.placement[log.number] if log.number < len(topic.placement) else (own,)
             name = name_log(topic.topic_id, log.number)
-            is_own = replicas == (own,) and self.brokers.is_alone
+            is_own = replicas == (own,) and self.brokers.is_alone and topic.name != METADATA_TOPIC
             if is_own and not topic.first_epoch and not self.logs.has_control(name):
                 log.leadership = LeaderAndIsr(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
                 if self._nursery is not None:
@@ -220,15 +193,14 @@ class Replicator(CommitStage):
             self._mesh.ask_heads((topic.name, INDEX_TOPIC))
 
     def _remove_topic(self, topic: Topic) -> list[Log]:
-        """Forget the logs of a topic that is deleted or hidden, and notify their waiters."""
+        """Forget the logs of a deleted topic, and notify their waiters."""
         logs = self._log_table.remove_topic(topic.name)
         for log in logs:
             name = name_log(topic.topic_id, log.number)
             self.logs.remove(name)
             self.led_logs.forget(name)
             self.led_logs.set_leadership(log, attrs.evolve(log.leadership, leader="", is_led=False))
-        if topic.topic_id in self.topic_table.deleted_ids:
-            self._deleted_topics.send_nowait(topic)
+        self._deleted_topics.send_nowait(topic)
         return logs
 
     def _forget_control(self, topic: Topic) -> None:
@@ -247,12 +219,12 @@ class Replicator(CommitStage):
             self._nursery = nursery
             self.membership.start()
             self.leases.start()
+            self._own.announce_control()
             nursery.start_soon(self._stop_spawning_when_cancelled)
             if not self.brokers.is_alone:
                 self._join_cluster()
                 await self._loader.load_first()
             nursery.start_soon(self._run_clock)
-            nursery.start_soon(self.membership.settle_number)
             nursery.start_soon(self._loader.run)
             nursery.start_soon(self.led_logs.run)
             nursery.start_soon(self.reassigner.run)
@@ -284,11 +256,17 @@ class Replicator(CommitStage):
                 advanced = self.logs.active
                 self.act(self.logs.advance(now))
                 self.led_logs.refresh_all(advanced)
-            await self.membership.check_number()
+            self._announce_high_watermark()
             if now - fetched_at >= FETCH_AGAIN_S:
                 fetched_at = now
                 self.act(self.logs.repeat_fetches())
             await trio.sleep(heartbeat_s)
+
+    def _announce_high_watermark(self) -> None:
+        """Announce how far the log of metadata is committed, if this broker leads it. All brokers observe it."""
+        log = self.logs.find(name_log(self._state.cluster_id, 0))
+        if log is not None and log.replica.led_epoch is not None:
+            self._mesh.announce_high_watermark(log.index_partition(log.replica.led_epoch), log.replica.high_watermark)
 
     def record_heartbeats(self, brokers: Iterable[str]) -> None:
         """Record heartbeats of brokers."""
@@ -297,8 +275,7 @@ class Replicator(CommitStage):
             self.brokers.record_heartbeat(broker, now)
 
     def _join_cluster(self) -> None:
-        """Announce the control records and replicate the logs that this broker had while it was alone."""
-        self._own.announce_control()
+        """Replicate the logs that this broker had while it was alone."""
         for log in self._log_table.all_logs():
             self._loader.put(log)
 
@@ -346,7 +323,6 @@ class Replicator(CommitStage):
             if batch.partition.topic in CONTROL_TOPICS and batch.partition.address != self._address:
                 self.learn(batch.partition, zip(batch.keys or (), batch.values, strict=True))
                 self.leases.record_learned(batch.partition, batch.end_sequence)
-        self.settle_topics()
         if len(self.logs):
             changed, actions = self.logs.stored(batches)
             self.act(actions)
@@ -361,6 +337,11 @@ class Replicator(CommitStage):
         """Process acknowledgements of indexes by other replicas; see `IndexesAcknowledged`."""
         for (partition, broker), index_end in ends.items():
             self.act(self.logs.acknowledged(broker, partition, RecordSequence(index_end)))
+
+    def record_high_watermarks(self, offsets: Mapping[Partition, int]) -> None:
+        """Process the high watermarks that leaders have announced; see `HighWatermarksAnnounced`."""
+        for partition, offset in offsets.items():
+            self.act(self.logs.announced(partition, Offset(offset)))
 
     def repeat_acknowledgements(self, partitions: Iterable[Partition]) -> None:
         """Acknowledge indexes again whose leaders can have missed the acknowledgement."""
@@ -395,6 +376,8 @@ class Replicator(CommitStage):
             self._control.write(action.record)
         elif isinstance(action, AdvanceHighWatermark):
             self.led_logs.move_high_watermark(log, action.offset)
+            if log.topic == METADATA_TOPIC:
+                self._announce_high_watermark()
         elif isinstance(action, Lead) and self._nursery is not None:
             self._nursery.start_soon(self.led_logs.lead, log, action.start)
         elif isinstance(action, StepDown):
@@ -403,7 +386,5 @@ class Replicator(CommitStage):
                 self._log_table.end_epoch(state)
 
 
-def _decode(partition: Partition, key: str, value: bytes) -> BrokerRegistration | Topic | Deletion | ControlRecord:
-    if partition.topic == BROKERS_TOPIC:
-        return decode_broker(partition.address, value)
-    return decode_topic(key, value) if partition.topic == TOPICS_TOPIC else decode_control(value)
+def _decode(partition: Partition, value: bytes) -> BrokerRegistration | ControlRecord:
+    return decode_broker(partition.address, value) if partition.topic == BROKERS_TOPIC else decode_control(value)

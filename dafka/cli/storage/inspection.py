@@ -9,7 +9,7 @@ import attrs
 import click
 from rich.filesize import decimal
 
-from dafka.broker.stored_topics import read_topics
+from dafka.broker.stored_state import read_state
 from dafka.cli.runner import run
 from dafka.cli.storage.common import Meter, json_option, run_metered, topics_option, url_argument
 from dafka.cli.terminal import counted, print_json_lines, print_table
@@ -106,8 +106,8 @@ async def _read_contents(storage: Storage, topics: tuple[str, ...]) -> _Contents
         if not topics or partition.topic in topics
     ]
     cold = storage.tier_statistics() if isinstance(storage, HasColdTier) else None
-    table = await read_topics(storage)
-    orphans = frozenset() if table is None else frozenset(filter(table.is_orphan, partitions))
+    state = await read_state(storage)
+    orphans = frozenset() if state is None else frozenset(filter(state.is_orphan, partitions))
     return _Contents(storage.identity, await storage.statistics(), partitions, positions, cold, orphans)
 
 

@@ -124,7 +124,7 @@ async def list_moves(request: Request) -> Moves:
     """List the logs that are being moved to other replicas, each with the reason."""
     node = request.broker.node
     found = []
-    for log in node.log_table.all_logs():
+    for log in node.all_logs():
         reason = node.replicator.reassigner.explain(log.topic, log.number)
         if reason is not None:
             replicas, learners = (
@@ -147,7 +147,7 @@ async def list_brokers(request: Request) -> Brokers:
         }
         for each in found:
             each.under_replicated_logs = own_words.get(each.address, each.under_replicated_logs)
-    return Brokers(found, sum(1 for _ in node.log_table.all_logs()), _count_leaderless(node))
+    return Brokers(found, sum(1 for _ in node.all_logs()), _count_leaderless(node))
 
 
 def _describe_brokers(broker: Broker) -> list[ClusterBroker]:
@@ -157,7 +157,7 @@ def _describe_brokers(broker: Broker) -> list[ClusterBroker]:
     kept: Counter[str] = Counter()
     needed: Counter[str] = Counter()
     usable = {each.address for each in node.brokers.living() if not each.is_draining}
-    for log in node.log_table.all_logs():
+    for log in node.all_logs():
         leadership = log.leadership
         led[leadership.leader] += 1
         kept.update(leadership.replicas)
@@ -189,16 +189,8 @@ async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker
     if found is None:
         known = ", ".join(str(each.number) for each in node.brokers.all())
         raise WebError("broker_not_found", f"there is no broker {text[:100]!r}: the cluster has {known}")
-    if found.address == node.address:
-        node.set_draining(is_draining)
-        return next(each for each in _describe_brokers(request.broker) if each.is_self)
-    if request.is_forwarded:
-        raise WebError("broker_unavailable", f"broker {found.number} is another one than this")
-    if not node.brokers.is_alive(found.address):
-        raise WebError("broker_unavailable", f"broker {found.number} is not alive")
-    target = f"/brokers/{found.number}/{'drain' if is_draining else 'undrain'}"
-    answer = await request.web.other_brokers.request(found, "POST", target)
-    return ClusterBroker(**{**answer, "is_self": False})
+    await node.set_draining(found.address, is_draining=is_draining, ordered_by=request.principal.user or request.host)
+    return next(each for each in _describe_brokers(request.broker) if each.number == found.number)
 
 
 @Route(
@@ -206,7 +198,7 @@ async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker
     RequiredPermission.ADMINISTRATOR,
     name="drainBroker",
     tag="Cluster",
-    errors=("broker_not_found", "broker_unavailable"),
+    errors=("broker_not_found", "controller_unavailable"),
 )
 async def drain_broker(request: Request) -> ClusterBroker:
     """Move all logs of a broker to other brokers, so that it can be removed.
@@ -221,7 +213,7 @@ async def drain_broker(request: Request) -> ClusterBroker:
     RequiredPermission.ADMINISTRATOR,
     name="undrainBroker",
     tag="Cluster",
-    errors=("broker_not_found", "broker_unavailable"),
+    errors=("broker_not_found", "controller_unavailable"),
 )
 async def undrain_broker(request: Request) -> ClusterBroker:
     """Stop draining a broker: it can lead and store logs again."""
@@ -302,7 +294,7 @@ async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
         addresses.append(found.address)
     if len(set(addresses)) != len(addresses):
         raise ConfigError("replicas: expected each broker once")
-    node.change_replicas(log, addresses)
+    await node.change_replicas(log, addresses, ordered_by=request.principal.user or request.host)
     return Replicas(**describe_leadership(node, log))
 
 
@@ -329,7 +321,7 @@ def _numbers_of(node: BrokerNode, addresses: Iterable[str]) -> list[int]:
 
 
 def _count_leaderless(node: BrokerNode) -> int:
-    return sum(not log.leadership.leader for log in node.log_table.all_logs())
+    return sum(not log.leadership.leader for log in node.all_logs())
 
 
 def find_broker_problems(node: BrokerNode) -> Iterator[str]:

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias, TypeVar, get_type_hints
 import attrs
 import msgspec
 
-from dafka.errors import ConfigError, StorageError
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageError
 from dafka.http.server.documents import Document, decode_document, describe_problem, parse_document
 from dafka.http.server.errors import WebError, refused_request
 from dafka.http.server.messages import JSON, AnyResponse, Request, Response, respond, respond_error
@@ -146,6 +147,8 @@ class Route:
         self.segments = tuple(self.path[1:].split("/"))
         if "{topic}" in self.segments:
             self.errors = ("topic_not_found", *self.errors)
+        if self.changes_topics:
+            self.errors = (*self.errors, "controller_unavailable")
 
     def __call__(self, handler: _H) -> _H:
         """Register the function that answers the route's requests."""
@@ -242,7 +245,10 @@ async def answer_request(request: Request) -> AnyResponse:
     except WebError as error:
         return respond_error(error)
     except ConfigError as error:
-        return respond_error(WebError("bad_request", str(error)))
+        is_taken = isinstance(error, RefusedChangeError) and error.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        return respond_error(WebError("topic_exists" if is_taken else "bad_request", str(error)))
+    except NoControllerError as error:
+        return respond_error(WebError("controller_unavailable", str(error)))
     except StorageError as error:
         _LOGGER.warning("%s %s: %s", request.head.method, request.head.path, error)
         return respond_error(WebError("storage_failed", str(error)))
@@ -276,6 +282,6 @@ async def _answer(request: Request) -> AnyResponse:
         document = decode_document(await request.read_body(DOCUMENT_BYTES_MAX))
         arguments.append(parse_document(document, route.document))
     if route.changes_topics:
-        await request.broker.node.leases.wait_topics()
+        await request.broker.node.leases.wait_metadata()
     found = await route.handler(*arguments)
     return respond(found, route.status) if isinstance(found, Document) else found

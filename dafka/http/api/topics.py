@@ -249,7 +249,13 @@ async def create_topic(request: Request, document: NewTopic) -> AnyResponse:
         raise WebError("bad_request", problem)
     if node.find_topic(name) is not None:
         raise WebError("topic_exists", f"there is a topic {name!r} already")
-    await node.create_topic(name, document.log_count or 0, settings, replica_count=document.replica_count or 0).wait()
+    await node.create_topic(
+        name,
+        document.log_count or 0,
+        settings,
+        replica_count=document.replica_count or 0,
+        ordered_by=request.principal.user or request.host,
+    )
     topic = node.find_topic(name)
     if topic is None:
         raise topic_not_found(name)
@@ -347,7 +353,12 @@ async def change_topic(request: Request, document: TopicChanges) -> TopicDetails
     problem = find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
-    await request.broker.node.change_topic(topic.name, log_count=document.log_count, settings=settings).wait()
+    await request.broker.node.change_topic(
+        topic.name,
+        log_count=document.log_count,
+        settings=settings,
+        ordered_by=request.principal.user or request.host,
+    )
     return await _describe(request, find_topic(request))
 
 
@@ -364,7 +375,8 @@ async def delete_topic(request: Request) -> AnyResponse:
 
     A producer that is not a client of the broker creates the topic again when it publishes to it.
     """
-    await request.broker.delete_topic(find_topic(request).name)
+    name = find_topic(request).name
+    await request.broker.delete_topic(name, ordered_by=request.principal.user or request.host)
     return Response(204)
 
 

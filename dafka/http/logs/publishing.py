@@ -18,7 +18,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.broker.log.appending import AppendRefusedError, Batch, read_batches
 from dafka.broker.log.durable_waits import DurableWaits
-from dafka.errors import ConfigError, EncodingError, StorageError
+from dafka.errors import ConfigError, EncodingError, NoControllerError, StorageError
 from dafka.http.logs.local_logs import refused_append
 from dafka.http.logs.log_access import LogAccess, PendingBatches, log_at
 from dafka.http.server.documents import Count, Document, doc
@@ -100,16 +100,25 @@ class Publisher:
     async def prepare(self, topic: str) -> None:
         """Wait until records that are not yet durable take less than `[store] pending_bytes_max`.
 
-        If this broker can create the topic, it then waits until its view of the topics is current.
+        If the topic does not exist, it is created if `[kafka] auto_create_topics` allows it. Raises `WebError` if that
+        is impossible.
         """
         await self._access.wait_capacity()
         node = self._broker.node
         if self._creates_topics and node.find_topic(topic) is None:
-            await node.leases.wait_topics()
+            await node.leases.wait_metadata()
+            if node.find_topic(topic) is None:
+                await self._create(topic)
 
-    def ensure_topic(self, topic: str) -> None:
-        """Create a topic if it does not exist, as its first records would. Raises `WebError` if that is impossible."""
-        self._find_logs(topic)
+    async def _create(self, topic: str) -> None:
+        node = self._broker.node
+        try:
+            await node.create_topic(topic)
+        except ConfigError as error:
+            if node.find_topic(topic) is None:  # nobody else has just created it
+                raise WebError("bad_request", str(error)) from None
+        except NoControllerError as error:
+            raise WebError("controller_unavailable", str(error)) from None
 
     def begin(
         self,
@@ -121,9 +130,8 @@ class Publisher:
     ) -> Publication:
         """Append records, at least one. The caller must call `prepare` first, and check the client's permission.
 
-        If the topic does not exist, it is created if `[kafka] auto_create_topics` allows it. Without a log, the keys
-        choose the logs. With a producer's sequence, the records must be for one log, and are appended once. Raises
-        `WebError` if the topic or the log does not exist, or the records are refused.
+        Without a log, the keys choose the logs. With a producer's sequence, the records must be for one log, and are
+        appended once. Raises `WebError` if the topic or the log does not exist, or the records are refused.
         """
         logs = self._find_logs(topic)
         if log is not None:
@@ -160,16 +168,9 @@ class Publisher:
         return Publication([appended], self._broker.node.storage.waits)
 
     def _find_logs(self, topic: str) -> Sequence[Log]:
-        node = self._broker.node
-        logs = node.logs(topic)
+        logs = self._broker.node.logs(topic)
         if not logs:
-            if not self._creates_topics:
-                raise topic_not_found(topic)
-            try:
-                node.create_topic(topic)
-            except ConfigError as error:
-                raise WebError("bad_request", str(error)) from None
-            logs = node.logs(topic)
+            raise topic_not_found(topic)
         return logs
 
     def _divide(self, logs: Sequence[Log], records: RecordColumns) -> list[tuple[Log, RecordColumns]]:

@@ -27,6 +27,7 @@ STATUSES = {
     "too_many_requests": 429,
     "internal_error": 500,
     "storage_failed": 503,
+    "controller_unavailable": 503,
     "leader_unavailable": 503,
     "leader_changed": 503,
     "broker_unavailable": 503,

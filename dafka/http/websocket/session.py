@@ -204,7 +204,6 @@ class Session:
         if message.create:
             self._request.principal.check_write(message.topic)
             await self._request.publisher.prepare(message.topic)
-            self._request.publisher.ensure_topic(message.topic)
         found = find_logs(self._broker, message.topic)
         is_forwarded = self._request.is_forwarded
         if is_forwarded:  # the forwarding broker asks the leaders of the other logs

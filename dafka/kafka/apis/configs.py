@@ -11,7 +11,6 @@ from dafka.broker.core.metadata import topic_settings
 from dafka.broker.core.metadata.topic_settings import SettingKind, find_settings_problem
 from dafka.broker.core.metadata.topics import Topic
 from dafka.config import Config
-from dafka.errors import StorageError
 from dafka.kafka.apis.shared.authorization import (
     CLUSTER_REFUSED,
     TOPIC_REFUSED,
@@ -19,6 +18,7 @@ from dafka.kafka.apis.shared.authorization import (
     show_only,
     split_unauthorized,
 )
+from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
 from dafka.kafka.protocol.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
 from dafka.kafka.protocol.messages.configs import (
@@ -193,7 +193,8 @@ async def _change(
     is_trial: bool,
 ) -> AlterConfigsResourceResponse:
     node, name = context.broker.node, resource.resource_name
-    error, message = ErrorCode.NONE, ""
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = ""
     if settings is None:
         error, message = ErrorCode.INVALID_CONFIG, "settings can be set and deleted"
     elif resource.resource_type != TOPIC:
@@ -203,10 +204,7 @@ async def _change(
     elif message := find_settings_problem(settings):
         error = ErrorCode.INVALID_CONFIG
     elif not is_trial:
-        try:
-            await node.change_topic(name, settings=settings).wait()
-        except StorageError as failed:
-            error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+        error, message = await make_change(node.change_topic(name, settings=settings, ordered_by=requester_of(context)))
     return AlterConfigsResourceResponse(
         error_code=error, error_message=message or None, resource_type=resource.resource_type, resource_name=name
     )

@@ -22,6 +22,7 @@ from dafka.kafka.apis.shared.authorization import (
     show_only,
     split_unauthorized,
 )
+from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
 from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterBroker,
@@ -120,13 +121,12 @@ async def _find(
         if find_name_problem(name):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if may_create:
-            await node.leases.wait_topics()
-            try:
-                if node.find_topic(name) is None:
-                    await node.create_topic(name).wait()
-            except StorageError:
-                return _unknown(name, ErrorCode.LEADER_NOT_AVAILABLE)
+            await node.leases.wait_metadata()
+            if node.find_topic(name) is None:
+                await make_change(node.create_topic(name, ordered_by=requester_of(context)))
             topic = node.find_topic(name)
+            if topic is None:
+                return _unknown(name, ErrorCode.LEADER_NOT_AVAILABLE)
     return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else topic
 
 

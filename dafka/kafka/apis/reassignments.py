@@ -12,8 +12,9 @@ import trio
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.errors import ConfigError, DafkaError
+from dafka.errors import DafkaError
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_each, show_only
+from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -95,7 +96,7 @@ async def alter_reassignments(
     responses = [
         ReassignableTopicResponse(
             name=topic.name,
-            partitions=[_alter(context, topic.name, each, may_change_count) for each in topic.partitions],
+            partitions=[await _alter(context, topic.name, each, may_change_count) for each in topic.partitions],
         )
         for topic in request.topics
     ]
@@ -107,28 +108,31 @@ async def alter_reassignments(
     )
 
 
-def _alter(
+async def _alter(
     context: RequestContext, topic: str, asked: ReassignablePartition, may_change_count: bool
 ) -> ReassignablePartitionResponse:
     log = context.broker.node.find_log(topic, asked.partition_index)
-    error, message = ErrorCode.NONE, None
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
     if log is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif asked.replicas is None:
         # Current replicas stay, surplus replicas leave, and the brokers choose again.
         if log in _ongoing(context):
-            context.broker.node.change_replicas(log, ())
+            error, message = await make_change(
+                context.broker.node.change_replicas(log, (), ordered_by=requester_of(context))
+            )
         else:
             error = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     else:
         try:
-            error, message = _begin(context, log, asked.replicas, may_change_count)
-        except (AssignmentError, ConfigError) as refused:
+            error, message = await _begin(context, log, asked.replicas, may_change_count)
+        except AssignmentError as refused:
             error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
     return ReassignablePartitionResponse(partition_index=asked.partition_index, error_code=error, error_message=message)
 
 
-def _begin(
+async def _begin(
     context: RequestContext, log: Log, numbers: list[int], may_change_count: bool
 ) -> tuple[ErrorCode, str | None]:
     cluster = context.view_cluster()
@@ -136,7 +140,7 @@ def _begin(
     if not may_change_count and len(before) != len(after):
         return ErrorCode.INVALID_REPLICATION_FACTOR, f"expected {len(before)} brokers, not {len(after)}"
     if before != after or log in _ongoing(context):
-        context.broker.node.change_replicas(log, after)
+        return await make_change(context.broker.node.change_replicas(log, after, ordered_by=requester_of(context)))
     return ErrorCode.NONE, None
 
 

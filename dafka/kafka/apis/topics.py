@@ -9,10 +9,10 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import find_settings_problem
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
-from dafka.errors import ConfigError, StorageError
 from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
 from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, add_refused, name_of, require_each, split_unauthorized
+from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
@@ -35,8 +35,8 @@ from dafka.kafka.server.cluster_view import ClusterView
 @handles(CreateTopicsRequest, require_each("topics", Permissions.may_administer), changes_topics=True)
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
-    results = [await _create(context, each, request.validate_only) for each in request.topics]
-    return CreateTopicsResponse(topics=results)
+    results = await make_all(lambda each: _create(context, each, request.validate_only), request.topics)
+    return CreateTopicsResponse(topics=list(results))
 
 
 async def _create(context: RequestContext, asked: CreatableTopic, is_trial: bool) -> CreatableTopicResult:
@@ -45,7 +45,8 @@ async def _create(context: RequestContext, asked: CreatableTopic, is_trial: bool
     count = len(asked.assignments) if asked.assignments else asked.num_partitions
     count = context.broker.config.kafka.log_count if count == -1 else count
     replicas = max(asked.replication_factor, 0)
-    error, message = ErrorCode.NONE, find_name_problem(asked.name)
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = find_name_problem(asked.name)
     if message:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif node.find_topic(asked.name) is not None:
@@ -57,14 +58,15 @@ async def _create(context: RequestContext, asked: CreatableTopic, is_trial: bool
     else:
         try:
             placement = _place(context.view_cluster(), asked)
-            if not is_trial:
-                await node.create_topic(asked.name, count, settings, replicas, placement=placement).wait()
         except AssignmentError as refused:
             error, message = refused.error_code, str(refused)
-        except ConfigError as refused:
-            error, message = ErrorCode.INVALID_PARTITIONS, str(refused)
-        except StorageError as failed:
-            error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+        else:
+            if not is_trial:
+                error, message = await make_change(
+                    node.create_topic(
+                        asked.name, count, settings, replicas, placement=placement, ordered_by=requester_of(context)
+                    )
+                )
     if error:
         return CreatableTopicResult(name=asked.name, error_code=error, error_message=message)
     topic = node.find_topic(asked.name) or Topic(asked.name, "0", count, settings)
@@ -121,22 +123,17 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
     """Delete topics and their committed offsets."""
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
     asked += [(each.name, each.topic_id) for each in request.topics]
-    responses = []
-    for name, topic_id in asked:
-        topic = context.find_topic(name, topic_id)
-        if topic is None:
-            error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            responses.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error))
-            continue
-        error, message = ErrorCode.NONE, None
-        try:
-            await context.broker.delete_topic(topic.name)
-        except StorageError as failed:
-            error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
-        responses.append(
-            DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=error, error_message=message)
-        )
-    return DeleteTopicsResponse(responses=responses)
+    responses = await make_all(lambda each: _delete(context, *each), asked)
+    return DeleteTopicsResponse(responses=list(responses))
+
+
+async def _delete(context: RequestContext, name: str | None, topic_id: uuid.UUID) -> DeletableTopicResult:
+    topic = context.find_topic(name, topic_id)
+    if topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return DeletableTopicResult(name=name, topic_id=topic_id, error_code=error)
+    error, message = await make_change(context.broker.delete_topic(topic.name, ordered_by=requester_of(context)))
+    return DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=error, error_message=message)
 
 
 @handles(
@@ -144,8 +141,8 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
 )
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add logs to topics."""
-    results = [await _add_logs(context, each, request.validate_only) for each in request.topics]
-    return CreatePartitionsResponse(results=results)
+    results = await make_all(lambda each: _add_logs(context, each, request.validate_only), request.topics)
+    return CreatePartitionsResponse(results=list(results))
 
 
 async def _add_logs(
@@ -153,30 +150,27 @@ async def _add_logs(
 ) -> CreatePartitionsTopicResult:
     node = context.broker.node
     topic = node.find_topic(asked.name)
-    error, message = ErrorCode.NONE, None
-    try:
-        if topic is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif asked.count <= topic.log_count:
-            error = ErrorCode.INVALID_PARTITIONS
-            message = f"the topic has {topic.log_count} partitions already; their number can only increase"
-        elif asked.count > LOGS_MAX:
-            error = ErrorCode.INVALID_PARTITIONS
-            message = f"a topic has from 1 to {LOGS_MAX} partitions, not {asked.count}"
-        else:
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    if topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif asked.count <= topic.log_count:
+        error = ErrorCode.INVALID_PARTITIONS
+        message = f"the topic has {topic.log_count} partitions already; their number can only increase"
+    elif asked.count > LOGS_MAX:
+        error = ErrorCode.INVALID_PARTITIONS
+        message = f"a topic has from 1 to {LOGS_MAX} partitions, not {asked.count}"
+    else:
+        try:
             placement = _place_added(context.view_cluster(), asked, asked.count - topic.log_count)
+        except AssignmentError as refused:
+            error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
+        else:
             if not is_trial:
-                first = topic.log_count
-                await node.change_topic(asked.name, log_count=asked.count).wait()
-                for log, replicas in zip(node.logs(asked.name)[first:], placement, strict=False):
-                    if replicas != context.view_cluster().replicas_of(log):
-                        node.change_replicas(log, replicas)
-    except AssignmentError as refused:
-        error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
-    except ConfigError as refused:
-        error, message = ErrorCode.INVALID_PARTITIONS, str(refused)
-    except StorageError as failed:
-        error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failed)
+                change = node.change_topic(
+                    asked.name, log_count=asked.count, placement=placement, ordered_by=requester_of(context)
+                )
+                error, message = await make_change(change)
     return CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=message)
 
 

@@ -19,15 +19,14 @@ NO_NODE = -1
 class ClusterView:
     """The cluster at one time, as a client sees it that reaches its own broker at an endpoint.
 
-    `nodes` are the brokers advertised to clients, by number; see `Brokers.advertised`. `cluster_id` is the address of
-    the broker with the smallest number, living or not. It is the same at each broker, and does not change while brokers
-    with larger numbers come and go.
+    `nodes` are the brokers advertised to clients, by number; see `Brokers.advertised`.
     """
 
-    def __init__(self, brokers: Brokers, endpoint: tuple[str, int]) -> None:
+    def __init__(self, brokers: Brokers, endpoint: tuple[str, int], cluster_id: str, controller: str) -> None:
         self.brokers = brokers
+        self.cluster_id = cluster_id
+        self._controller = controller
         known = brokers.all()
-        self.cluster_id = known[0].address
         self._numbers = {each.address: each.number for each in known}
         self._nodes: dict[int, MetadataResponseBroker] = {}
         listeners = ((each, split_listener(each.kafka_listener)) for each in known)
@@ -40,8 +39,10 @@ class ClusterView:
 
     @property
     def controller(self) -> int:
-        """The listed broker with the smallest number. Clients send it requests that any broker can serve."""
-        return self.nodes[0].node_id
+        """The number of the controller; of another broker if clients cannot reach it: any one forwards requests."""
+        listed = {each.node_id for each in self.nodes}
+        number = self._numbers.get(self._controller)
+        return number if number is not None and number in listed else self.nodes[0].node_id
 
     def list_nodes(self, leaders: Collection[int] = ()) -> list[MetadataResponseBroker]:
         """Return the brokers advertised to clients, and the leaders that a response names, by number."""

@@ -70,6 +70,7 @@ class ProcessCluster:
         self.folder = folder
         self.timeline = timeline
         self.brokers: dict[str, BrokerNode] = {}
+        self.initial_brokers = 1
         self._nursery = nursery
         self._settings = settings
         self._tower_ports = (5556, 5557)
@@ -102,7 +103,7 @@ class ProcessCluster:
             "kafka": {"listen": f"{place.host}:{kafka}", "advertised_listener": f"{place.host}:{kafka}"},
             "http": {"listen": f"{place.host}:{http}"},
             "store": {"storage": f"filelog:{self.folder / name}"},
-            "broker": {"number": number},
+            "broker": {"number": number, "initial_brokers": self.initial_brokers},
             "clients": {"allow_unauthenticated": "on"},
         }
         config = self.folder / f"{name}.toml"
@@ -220,6 +221,7 @@ async def open_cluster(
             async with trio.open_nursery() as nursery:
                 cluster = ProcessCluster(network, folder, timeline, nursery, settings)
                 await cluster.start_tower()
+                cluster.initial_brokers = brokers
                 added = [await cluster.add() for _ in range(brokers)]
                 await cluster.start(*added)
                 await cluster.wait_members()

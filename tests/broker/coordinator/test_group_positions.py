@@ -90,7 +90,7 @@ async def test_a_position_counts_only_in_the_topic_for_which_it_was_committed(
 ) -> None:
     tables = make_tables(availability="majority")
     tables.log_table.find_client_topic = lambda name: Topic(name, current, 1) if current else None
-    tables.topics = SimpleNamespace(deleted_ids={deleted})
+    tables.state = SimpleNamespace(deleted_ids={deleted})
     position = fetched(7, -1)._replace(topic_id="T")
     groups = SimpleNamespace(fetch_offsets=lambda *_, **_options: {PLACE: position})
     shard = SimpleNamespace(groups=groups, wait_committed=trio.lowlevel.checkpoint, check_lease=lambda: None)

@@ -24,7 +24,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.appending import AppendRefusedError
 from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.brokers import Brokers, open_brokers, served
-from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, open_virtual_cluster, wait_for
+from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, wait_for
 
 PLACE = TopicPartition("orders", 0)
 
@@ -54,7 +54,7 @@ def join(group: str, member_id: str = "") -> JoinRequest:
 async def open_orders(log_count: int = 1) -> AsyncIterator[Brokers]:
     """Run three brokers with a topic that all of them know."""
     async with open_brokers(*NAMES) as brokers:
-        await next(iter(brokers.running.values())).node.create_topic("orders", log_count).wait()
+        await next(iter(brokers.running.values())).node.create_topic("orders", log_count)
         await wait_for(lambda: all(find_leader(brokers, number) is not None for number in range(log_count)))
         await brokers.wait_committed()
         yield brokers
@@ -158,7 +158,7 @@ async def test_producers_are_forgotten_a_day_after_their_last_batch_whatever_the
     monkeypatch.setattr(broker_module, "_EXPIRY_INTERVAL_S", 1.0)
     monkeypatch.setattr(broker_module, "steady_now_ms", lambda: read_steady() + passed_ms)
     async with open_brokers("A") as brokers:
-        await brokers.running["A"].node.create_topic("orders").wait()
+        await brokers.running["A"].node.create_topic("orders")
         await wait_for(lambda: find_leader(brokers) is not None)
         broker, log = led_log(brokers)
         assert await broker.appender.append(log, sent, "").wait_offset() == 0
@@ -205,15 +205,3 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_c
             assert aborted == []
         committed = await group_coordinator.groups.fetch_offsets(group, [PLACE], require_stable=True)
         assert committed[PLACE].offset == 7
-
-
-async def test_brokers_that_have_both_made_the_logs_coordinate_those_that_remain(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster, trio.open_nursery() as nursery:
-        brokers = Brokers(cluster, nursery)
-        cluster.cut("A", "B")
-        for name in "AB":
-            await brokers.start(name, are_cut=True)
-        cluster.heal()
-        await wait_for(brokers.have_joined)
-        await brokers.wait_committed()
-        nursery.cancel_scope.cancel()

@@ -9,7 +9,8 @@ import pytest
 
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration
-from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, TOPICS_TOPIC, Deletion, Topic
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
+from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, name_log, parse_address
 from dafka.broker.core.positions import AtOffset, Offset, Position, RecordSequence, log_order, sequence_of
 from dafka.broker.core.replication.records import BRANCHES_TOPIC, NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
@@ -20,6 +21,7 @@ from dafka.protocol.rendezvous import rank_nodes
 from dafka.records import Partition
 
 OWN, OTHER, THIRD, PRODUCER = ("A" * 32, "B" * 32, "C" * 32, "D" * 32)
+CLUSTER = "7" * 32
 KEPT, ELSEWHERE = Topic("kept", "1" * 32, 2), Topic("elsewhere", "2" * 32, 1)
 
 
@@ -27,6 +29,7 @@ def make(*, is_alone: bool = False, creates: bool = True, **settings: Any) -> Br
     """Return the tables of a broker that keeps one of the logs of a topic, and none of another topic."""
     config = Config().with_broker(**settings).with_kafka(auto_create_topics="on" if creates else "off")
     tables = make_tables(OWN, config, StoredPartitions({}), LogTable(OWN, keeps_record_batches=False))
+    tables.state.found(CLUSTER)
     if not is_alone:
         for number, each in enumerate((OTHER, THIRD), 1):
             tables.brokers.record_registration(BrokerRegistration(address=each, number=number))
@@ -44,7 +47,11 @@ def address(leader: str, topic: Topic, log: int = 0, epoch: int = 0) -> str:
 
 
 KEEPS: list[tuple[str, str, bool | None]] = [
-    *((topic, OTHER, True) for topic in (TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, MESSAGES_TOPIC)),
+    *((topic, OTHER, True) for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, MESSAGES_TOPIC)),
+    (METADATA_TOPIC, f"{OTHER}/{CLUSTER}/0", True),
+    (INDEX_TOPIC, f"{OTHER}/{CLUSTER}/0", True),
+    (METADATA_TOPIC, f"{OTHER}/{'9' * 32}/0", False),
+    (METADATA_TOPIC, PRODUCER, False),
     ("kept", address(OTHER, KEPT), True),
     ("kept", address(OTHER, KEPT, 1), False),
     ("elsewhere", address(OTHER, ELSEWHERE), False),
@@ -66,13 +73,13 @@ def test_a_broker_stores_control_records_and_the_logs_that_it_replicates(
     tables = make()
     assert tables.policy.keeps(Partition(topic, partition)) is keeps
     alone = make(is_alone=True).policy
-    is_control = topic in {TOPICS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, MESSAGES_TOPIC}
-    assert alone.keeps(Partition(topic, partition)) is (True if is_control else None)
+    is_always = topic in {METADATA_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, MESSAGES_TOPIC} or CLUSTER in partition
+    assert alone.keeps(Partition(topic, partition)) is (keeps if is_always else None)
 
 
 def test_partitions_of_deleted_topics_are_not_stored() -> None:
     for tables in (make(), make(is_alone=True)):
-        tables.topics.learn_deletion(Deletion(KEPT))
+        tables.state.deleted_ids.add(KEPT.topic_id)
         for topic in ("kept", INDEX_TOPIC):
             assert tables.policy.keeps(Partition(topic, address(OTHER, KEPT))) is False
         assert tables.policy.keeps(Partition(BRANCHES_TOPIC, OTHER)) is True
@@ -132,12 +139,9 @@ def test_records_are_fetched_from_a_leader_that_is_alive() -> None:
 
 
 def test_a_broker_that_starts_says_what_its_settings_say() -> None:
-    own = make(number=7, rack="r", leader_timeout_ms=2000).brokers.own
-    assert (own.address, own.number, own.rack, own.has_set_number) == (OWN, 7, "r", True)
-    assert own.is_starting
+    own = make(number=7, rack="r", initial_brokers=3).brokers.own
+    assert (own.address, own.number, own.rack, own.initial_brokers) == (OWN, -1, "r", 3), "it is not registered yet"
     assert own.awaits_share
-    chosen = make()
-    assert (chosen.brokers.own.number, chosen.brokers.own.has_set_number) == (0, False)
     slow = make(leader_timeout_ms=2000, preferred_leader_after_ms=5000)
     slow.brokers.record_heartbeat(OTHER, 20.0)
     slow.brokers.check_alive(21.9)
@@ -145,7 +149,7 @@ def test_a_broker_that_starts_says_what_its_settings_say() -> None:
     slow.brokers.check_alive(22.0)
     assert not slow.brokers.is_alive(OTHER)
     assert slow.logs._settings.preferred_leader_after_s == 5.0
-    assert slow.log_table.producer_starts is slow.topics.producer_starts
+    assert slow.log_table.producer_starts is slow.state.producer_starts
 
 
 ADDRESSES = [

@@ -95,7 +95,11 @@ async def test_records_are_not_deleted_from_a_topic_that_is_deleted_meanwhile(au
         (broker,) = await cluster.start("A")
         await cluster.create("orders", "A")
         await cluster.append("A", b"x", b"y")
-        nursery.start_soon(broker.delete_topic, "orders")
+
+        async def remove() -> None:
+            broker.log_table.remove_topic("orders")
+
+        nursery.start_soon(remove)
         with pytest.raises(TopicDeletedError):
             await broker.deletion.delete_before(cluster.log("A"), Offset(1))
 

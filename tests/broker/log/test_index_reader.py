@@ -176,7 +176,7 @@ async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
             records_read.clear()
             await cluster.stop(leader)
             await cluster.wait_leader("ABC".replace(leader, ""))
-            assert len(set(records_read)) <= 3
+            assert sum(not cluster.is_metadata(each.address) for each in set(records_read)) <= 3
             assert await cluster.read(cluster.leader()) == [b"%d" % each for each in range(number + 1)]
             await cluster.start(leader)
             await wait_for(lambda: cluster.in_sync() == "ABC")

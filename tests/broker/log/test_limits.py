@@ -193,8 +193,8 @@ async def test_own_records_are_published_if_others_could_see_them_before_or_afte
         )
         own = OwnPartitions(parts, parts, parts, table, parts)
         own.lead(log)
-        topics, brokers, branches = (Partition(each, "A") for each in CONTROL_TOPICS)
-        added = [RecordBatch(each, 3, [b"x"]) for each in (log.index_partition, topics, brokers)]
+        brokers, branches = (Partition(each, "A") for each in CONTROL_TOPICS)
+        added = [RecordBatch(each, 3, [b"x"]) for each in (log.index_partition, brokers)]
         batches = [RecordBatch(Partition("orders", each), 0, [b"y"]) for each in "AB"]
         commit: Any = SimpleNamespace(added=added, batches=batches)
         log.is_replicated = before
@@ -203,10 +203,10 @@ async def test_own_records_are_published_if_others_could_see_them_before_or_afte
         if after:
             own.announce_control()
             assert sent == [wire.Head("A", each, 3) for each in CONTROL_TOPICS]
-            assert stored == {(each, 4) for each in (topics, brokers, branches)}
+            assert stored == {(each, 4) for each in (brokers, branches)}
             sent.clear()
         own.done(commit)
-        expected = [log.index_partition] * (before or after) + [topics] * after + [brokers]
+        expected = [log.index_partition] * (before or after) + [brokers]
         assert [each.batch.partition for each in sent] == [*expected, batches[0].partition]
         assert stored == {(each, 4) for each in (*expected, *([branches] if after else []))}
         assert set(own.heads._due) == {*expected, batches[0].partition} | ({branches} if after else set())

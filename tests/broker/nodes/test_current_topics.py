@@ -31,15 +31,15 @@ async def test_no_request_of_http_changes_topics_before_all_changes_are_known(mo
     async with open_web() as web:
         node, are_known = web.broker.node, trio.Event()
         for topic in ("changed", "deleted"):
-            await node.create_topic(topic).wait()
+            await node.create_topic(topic)
         before, waiting = dict(node.topics), 0
 
-        async def wait_topics() -> None:
+        async def wait_metadata() -> None:
             nonlocal waiting
             waiting += 1
             await are_known.wait()
 
-        monkeypatch.setattr(node.leases, "wait_topics", wait_topics)
+        monkeypatch.setattr(node.leases, "wait_metadata", wait_metadata)
         with trio.fail_after(DEADLINE_S):
             async with trio.open_nursery() as nursery:
                 for method, target, options in REQUESTS:
@@ -55,10 +55,10 @@ class AskedError(Exception):
 
 
 async def test_no_request_of_kafka_changes_topics_before_all_changes_are_known() -> None:
-    async def wait_topics() -> None:
+    async def wait_metadata() -> None:
         raise AskedError
 
-    leases = SimpleNamespace(wait_topics=wait_topics)
+    leases = SimpleNamespace(wait_metadata=wait_metadata)
     context: Any = SimpleNamespace(
         broker=SimpleNamespace(node=SimpleNamespace(leases=leases)), find_topic=lambda *_: None
     )

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.broker.core.metadata.topic_table import TopicTable
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.inventory import REUSED_FACTOR, SLOW_S, Inventory
 
 WATCHES = 20
@@ -30,7 +30,7 @@ class SlowStorage:
 @pytest.mark.parametrize("takes_s", [2 * SLOW_S, 1.0])
 async def test_watches_of_sizes_share_measurements(autojump_clock: trio.testing.MockClock, takes_s: float) -> None:
     storage: Any = SlowStorage(takes_s)
-    inventory, watched_s = Inventory(None, storage, None, TopicTable()), 200 * takes_s  # type: ignore[arg-type]
+    inventory, watched_s = Inventory(None, storage, None, ClusterState()), 200 * takes_s  # type: ignore[arg-type]
 
     async def watch() -> None:
         while True:
@@ -47,7 +47,7 @@ async def test_watches_of_sizes_share_measurements(autojump_clock: trio.testing.
 
 async def test_what_is_measured_at_once_is_new(autojump_clock: trio.testing.MockClock) -> None:
     storage: Any = SlowStorage(SLOW_S / 10)
-    inventory = Inventory(None, storage, None, TopicTable())  # type: ignore[arg-type]
+    inventory = Inventory(None, storage, None, ClusterState())  # type: ignore[arg-type]
     for number in range(5):
         await inventory.stored_topics()
         assert storage.measured == number + 1
@@ -55,7 +55,7 @@ async def test_what_is_measured_at_once_is_new(autojump_clock: trio.testing.Mock
 
 async def test_who_is_cancelled_leaves_the_measurement_to_the_next(autojump_clock: trio.testing.MockClock) -> None:
     storage: Any = SlowStorage(1.0)
-    inventory = Inventory(None, storage, None, TopicTable())  # type: ignore[arg-type]
+    inventory = Inventory(None, storage, None, ClusterState())  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(0.5):
             await inventory.stored_topics()

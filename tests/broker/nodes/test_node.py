@@ -9,17 +9,17 @@ from trio.testing import MockClock
 from dafka.broker.connections.memory import Memory
 from dafka.broker.core.metadata.topics import LOGS_MAX
 from dafka.broker.metrics import BrokerMetrics
-from dafka.broker.stored_topics import read_topics
+from dafka.broker.stored_state import read_state
 from dafka.errors import ConfigError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.memory import MemoryStorage
-from tests.broker.replication.virtual_cluster import Disk, VirtualCluster, open_virtual_cluster, wait_for
+from tests.broker.replication.virtual_cluster import Disk, open_virtual_cluster, wait_for
 
 
 async def test_a_topic_has_a_valid_name_that_is_free_and_an_allowed_number_of_logs(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         (broker,) = await cluster.start("A")
-        await broker.create_topic("orders", 2, {"retention.ms": "5"}, 1).wait()
+        await broker.create_topic("orders", 2, {"retention.ms": "5"}, 1)
         topic = broker.find_topic("orders")
         assert topic is not None
         assert (topic.log_count, topic.settings, topic.replica_count) == (2, {"retention.ms": "5"}, 1)
@@ -31,7 +31,7 @@ async def test_a_topic_has_a_valid_name_that_is_free_and_an_allowed_number_of_lo
             ("many", -1, f"from 1 to {LOGS_MAX} logs, not -1"),
         ]:
             with pytest.raises(ConfigError, match=problem):
-                broker.create_topic(name, count)
+                await broker.create_topic(name, count)
         assert list(broker.topics) == ["orders"]
         assert len(broker.logs("orders")) == 2
         assert broker.find_log("orders", 2) is None
@@ -41,13 +41,13 @@ async def test_a_topic_gets_more_logs_or_other_settings_and_never_fewer_logs(aut
     async with open_virtual_cluster() as cluster:
         (broker,) = await cluster.start("A")
         await cluster.create("orders", "A", "A")
-        await broker.change_topic("orders", settings={"retention.ms": "7"}).wait()
-        await broker.change_topic("orders", log_count=3).wait()
+        await broker.change_topic("orders", settings={"retention.ms": "7"})
+        await broker.change_topic("orders", log_count=3)
         topic = broker.log_table.topics["orders"]
-        assert (topic.log_count, topic.settings, topic.revision) == (3, {"retention.ms": "7"}, 2)
+        assert (topic.log_count, topic.settings) == (3, {"retention.ms": "7"})
         for count in (2, LOGS_MAX + 1):
             with pytest.raises(ConfigError, match=f"can have from 3 to {LOGS_MAX} logs, not {count}"):
-                broker.change_topic("orders", log_count=count)
+                await broker.change_topic("orders", log_count=count)
         await cluster.stop("A")
         (broker,) = await cluster.start("A")
         assert broker.log_table.topics["orders"] == topic
@@ -96,16 +96,6 @@ async def test_no_limit_drops_records_of_internal_topics_which_nodes_cannot_writ
             await cluster.stop("A")
 
 
-async def test_internal_topics_wait_for_nodes_that_are_there_and_for_no_others(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        cluster.cut("A", "B")
-        for name, is_waited_for in (("A", False), ("B", True)):
-            (broker,) = await cluster.start(name, are_cut=True, heartbeat_ms=900)
-            began = trio.current_time()
-            await broker.ensure_internal_topic(f"$state-{name}", 1)
-            assert (trio.current_time() - began > 1) == is_waited_for
-
-
 async def test_nothing_is_created_or_changed_while_the_storage_fails(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         (broker,) = await cluster.start("A")
@@ -114,9 +104,9 @@ async def test_nothing_is_created_or_changed_while_the_storage_fails(autojump_cl
         broker.storage.write_state("$checkpoints", [(b"k", b"v")])
         await trio.sleep(120)
         with pytest.raises(StorageError):
-            broker.create_topic("other")
+            await broker.create_topic("other")
         with pytest.raises(StorageError):
-            broker.change_topic("orders", log_count=2)
+            await broker.change_topic("orders", log_count=2)
         with pytest.raises(StorageError):
             await broker.delete_topic("orders")
         assert list(broker.topics) == ["orders"]
@@ -203,12 +193,12 @@ async def test_metrics_count_logs_brokers_and_elections(autojump_clock: MockCloc
         assert {each["brokers/dead"] for each in elections.values()} == {1}
         assert elections["A"]["last_election_timestamp_seconds"] > 0
         assert sum(each["under_replicated_logs"] for each in elections.values()) == 3
-        first.set_draining(is_draining=True)
+        await first.set_draining(first.address, is_draining=True)
         assert read("A")["draining"] == 1
 
 
-async def test_topics_are_read_from_the_storage_of_a_broker(autojump_clock: MockClock) -> None:
-    assert await read_topics(MemoryStorage()) is None
+async def test_the_state_of_the_cluster_is_read_from_the_storage_of_a_broker(autojump_clock: MockClock) -> None:
+    assert await read_state(MemoryStorage()) is None
     async with open_virtual_cluster("AB", "AB") as cluster:
         first = cluster.brokers["A"]
         await cluster.create("gone", "AB")
@@ -216,17 +206,7 @@ async def test_topics_are_read_from_the_storage_of_a_broker(autojump_clock: Mock
         await wait_for(lambda: list(cluster.brokers["B"].topics) == ["orders"])
         await trio.sleep(1)
         for name in "AB":
-            await spoil(cluster, name)
-            table = await read_topics(cluster.disks[name])
-            assert table is not None
-            assert table.find("orders") == first.find_topic("orders")
-            assert table.find("gone") is None
-            assert table.deleted_ids == first.replicator.topic_table.deleted_ids
-
-
-async def spoil(cluster: VirtualCluster, name: str) -> None:
-    """Write a record of a topic that cannot be read."""
-    partition = Partition("$topics", "F" * 32)
-    await MemoryStorage.append(
-        cluster.disks[name], [RecordBatch(partition, 0, [b"spoiled", None], keys=[b"x", b"\xff"], timestamps=[1, 1])]
-    )
+            state = await read_state(cluster.disks[name])
+            assert state is not None
+            assert state.topics == {"orders": first.find_topic("orders")}
+            assert state.deleted_ids == first.tables.state.deleted_ids != set()

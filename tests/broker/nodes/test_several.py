@@ -16,7 +16,7 @@ from dafka.testing import open_cluster
 from tests.broker.nodes.test_broker import encode, read_all, values_of
 from tests.waiting import wait_until
 
-QUICK: dict[str, Any] = {"heartbeat_ms": 100, "leader_timeout_ms": 2000}
+QUICK: dict[str, Any] = {"heartbeat_ms": 100, "leader_timeout_ms": 2000, "initial_brokers": 3}
 
 
 async def test_records_of_producers_are_in_the_same_order_whoever_leads(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Campaign:
         """Have something happen, and send records before and while it does."""
         await self.write()
         is_whole = not self.is_cut and not any(each.is_full for each in self.cluster.disks.values())
-        changes = [self.change_topic] if is_whole and self.cluster.brokers else []
+        changes = [self.change_topic] if is_whole and len(self.cluster.brokers) > 1 else []
         await self.draw.choice([self.stop, self.start, self.cut, self.fill, self.heal, self.heal, *changes])()
         await self.write()
         await trio.sleep(self.draw.choice([0.0, 0.1, 1.0, 3.0]))
@@ -63,7 +63,7 @@ class Campaign:
             await broker.delete_topic(name)
         if self.draw.random() < 0.8:
             self.topics[name] = Expected()
-            await broker.create_topic(name, LOGS).wait()
+            await broker.create_topic(name, LOGS)
         await wait_for(self.agree)
 
     def agree(self) -> bool:

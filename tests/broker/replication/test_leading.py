@@ -284,7 +284,7 @@ async def test_a_replica_that_joins_is_not_in_sync_for_clients_until_it_counts(a
     async with open_virtual_cluster("ABC", "AB") as cluster:
         first = cluster.brokers["A"]
         await cluster.append("A", b"a")
-        first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
+        await first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
         await wait_for(lambda: cluster.log("A").leadership.learners == ("C" * 32,) and cluster.in_sync() == "AB")
         await wait_for(lambda: "C" * 32 in cluster.replicated("A").replica.in_sync())
         assert cluster.in_sync() == "AB"

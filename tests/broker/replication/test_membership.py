@@ -13,7 +13,6 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, Brokers, decode_broker
-from dafka.broker.core.metadata.topics import TOPICS_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.replication.membership import SETTLE_S, Membership
 from dafka.config.settings import BrokerConfig
@@ -38,41 +37,24 @@ async def test_brokers_choose_different_numbers_and_keep_them(autojump_clock: Mo
             assert [found.number for found in each.brokers.all()] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("one", "other"), [({}, {}), ({}, {"number": 0}), ({"number": 1}, {})])
-async def test_of_two_brokers_with_one_number_that_meet_the_one_that_chose_it_gives_it_up(
-    autojump_clock: MockClock, one: dict[str, int], other: dict[str, int]
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        cluster.cut("A", "B")
-        await cluster.start("A", are_cut=True, **one)
-        await cluster.start("B", are_cut=True, **other)
-        brokers = list(cluster.brokers.values())
-        await wait_for(lambda: not any(each.brokers.own.is_starting for each in brokers))
-        assert numbers(cluster) == {"A": one.get("number", 0), "B": other.get("number", 0)}
-        cluster.heal()
-        await wait_for(lambda: sorted(numbers(cluster).values()) == [0, 1])
-        await wait_for(lambda: all([found.number for found in each.brokers.all()] == [0, 1] for each in brokers))
-        assert numbers(cluster) == ({"A": 0, "B": 1} if not one and not other else {"A": 1, "B": 0})
-
-
-async def test_a_broker_gives_up_the_number_of_one_that_was_there(autojump_clock: MockClock) -> None:
+async def test_a_broker_gets_a_number_that_is_free(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("B", number=0)
-        await wait_for(lambda: not cluster.brokers["B"].brokers.own.is_starting)
         await cluster.start("A")
         assert numbers(cluster) == {"B": 0, "A": 1}
 
 
-async def test_a_broker_with_the_number_of_a_running_one_is_refused_and_leaves(autojump_clock: MockClock) -> None:
+async def test_a_broker_with_the_number_of_another_one_is_refused(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", number=1)
-        await wait_for(lambda: not cluster.brokers["A"].brokers.own.is_starting)
-        cluster.brokers["A"].membership.update_registration(kafka_listener="first.example:9092")
-        found = f"the broker {'A' * 32} at first.example:9092 has the number 1, too; start this broker with another one"
+        found = f"the broker {'A' * 32} has the number 1; start this broker with another number"
         with trio.fail_after(PATIENCE_S), pytest.raises(ConfigError, match=found):
             await cluster.run("C", {"number": 1})
         await wait_for(lambda: [each.number for each in cluster.brokers["A"].brokers.all()] == [1])
         await cluster.start("B", number=2)
+        await cluster.stop("B")
+        with trio.fail_after(PATIENCE_S), pytest.raises(ConfigError, match="has the number 2 in its cluster, not 3"):
+            await cluster.run("B", {"number": 3})
 
 
 @pytest.mark.parametrize("has_peers", [True, False])
@@ -81,56 +63,19 @@ async def test_a_broker_that_starts_waits_as_long_as_others_can_be_there(
     autojump_clock: MockClock, settles_after_s: float, has_peers: bool
 ) -> None:
     begun = trio.current_time()
-    node: Any = SimpleNamespace(
-        peers=[1] * has_peers, wait_settled=lambda: trio.sleep_until(begun + settles_after_s), unheard_towers=list
-    )
-    brokers = SimpleNamespace(own=BrokerRegistration(address="A" * 32, is_starting=True), rivals=list)
-    tables: Any = SimpleNamespace(brokers=brokers, logs=None)
+    node: Any = SimpleNamespace(peers=[1] * has_peers, wait_settled=lambda: trio.sleep_until(begun + settles_after_s))
+    brokers = SimpleNamespace(own=BrokerRegistration(address="A" * 32))
+    tables: Any = SimpleNamespace(brokers=brokers, logs=None, state=None)
     unused: Any = None
     config = BrokerConfig(leader_timeout_ms=5000, heartbeat_ms=500)
-    membership = Membership(tables, unused, unused, node, config)
-    await membership.wait_others()
+    await Membership(tables, unused, unused, node, config).wait_others()
     assert trio.current_time() - begun == pytest.approx(min(settles_after_s + has_peers, SETTLE_S))
-    for rivals, unheard_towers, is_enough in (([1], [1], False), ([], [], False), ([], [1], True)):
-        brokers.rivals, node.unheard_towers = rivals.copy, unheard_towers.copy
-        with trio.move_on_after(3 * SETTLE_S) as scope:
-            began = trio.current_time()
-            await membership.wait_number()
-            assert SETTLE_S <= trio.current_time() - began < SETTLE_S + 0.5
-        assert scope.cancelled_caught != is_enough
-    if settles_after_s < trio.current_time() - begun:
-        began = trio.current_time()
-        await membership.settle_number()
-        assert trio.current_time() - began == pytest.approx(5)
-        await membership.wait_number()
-        assert trio.current_time() - began == pytest.approx(5)
-        assert not brokers.own.is_starting
-
-
-async def test_a_number_that_two_running_brokers_have_is_reported_once(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        cluster.cut("A", "B")
-        for name in "AB":
-            await cluster.start(name, are_cut=True, number=1)
-        brokers = list(cluster.brokers.values())
-        await wait_for(lambda: not any(each.brokers.own.is_starting for each in brokers))
-        brokers[0].membership.update_registration(http_url="http://first")
-        cluster.heal()
-        await trio.sleep(10)
-        found = [each.getMessage() for each in caplog.records if "has the number 1, too" in each.getMessage()]
-        assert sorted(found) == [
-            f"the broker {each}{where} has the number 1, too; start one of the two with another one"
-            for each, where in (("A" * 32, " at http://first"), ("B" * 32, ""))
-        ]
 
 
 async def test_the_registration_of_a_broker_is_stored_and_reaches_the_others(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         first, other = await cluster.start("A", "B", rack="here")
-        await wait_for(lambda: not first.brokers.own.is_starting)
-        first.set_draining(is_draining=True)
+        await first.set_draining(first.address, is_draining=True)
         await wait_for(lambda: other.brokers.find("A" * 32) == first.brokers.own)
         stored = first.storage.state(BROKERS_TOPIC)[b"A" * 32]
         assert decode_broker("A" * 32, stored) == first.brokers.own
@@ -145,7 +90,7 @@ async def test_the_registration_of_a_broker_is_stored_and_reaches_the_others(aut
         assert again.brokers.own.is_draining, "until it is told otherwise"
         assert again.brokers.own.rack == ""
         for _ in range(2):
-            again.set_draining(is_draining=False)
+            await again.set_draining(again.address, is_draining=False)
             assert not again.brokers.own.is_draining
             assert again.brokers.own.awaits_share
 
@@ -232,11 +177,11 @@ async def test_a_broker_that_was_stopped_learns_all_changes_of_topics_before_it_
         first, other = await cluster.start("A", "B", leader_timeout_ms=1000)
         await trio.sleep(2)
         cluster.cut("A", "B", is_one_way=True)
-        await first.create_topic("orders").wait()
+        await first.create_topic("orders")
         autojump_clock.jump(30)
         assert other.brokers.is_alive("A" * 32)
         cluster.heal()
-        await other.leases.wait_topics()
+        await other.leases.wait_metadata()
         assert "orders" in other.log_table.topics
 
 
@@ -249,7 +194,7 @@ async def test_a_broker_goes_on_without_changes_of_topics_of_those_that_do_not_a
         cluster.cut("B", "A", is_one_way=True)
         await trio.sleep(0.9)
         began_at = trio.current_time()
-        await other.leases.wait_topics()
+        await other.leases.wait_metadata()
         assert 1.5 < trio.current_time() - began_at < 2.1
 
 
@@ -271,9 +216,7 @@ async def test_answers_of_brokers_that_write_votes_come_later(autojump_clock: Mo
         assert other_rounds is other.leases._rounds
 
 
-async def test_an_answer_waits_for_control_records_of_its_broker_and_not_for_its_topics(
-    autojump_clock: MockClock,
-) -> None:
+async def test_an_answer_waits_for_control_records_of_its_broker(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         first, _ = await cluster.start("A", "B")
         await trio.sleep(2)
@@ -284,7 +227,6 @@ async def test_an_answer_waits_for_control_records_of_its_broker_and_not_for_its
         known = first.storage.durable_end(Partition(BRANCHES_TOPIC, other))
         leases.begin_round()
         leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0)})
-        leases.record_learned(Partition(TOPICS_TOPIC, other), known + 9)
         leases.record_learned(Partition(BRANCHES_TOPIC, other), known)
         assert leases._rounds.heard_since(other) == before
         leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0)})

@@ -27,7 +27,7 @@ def kept(cluster: VirtualCluster, topic: str, count: int) -> list[str]:
 async def test_a_broker_alone_shares_its_logs_with_those_that_come(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", **QUICK)
-        await cluster.brokers["A"].create_topic("orders", 2).wait()
+        await cluster.brokers["A"].create_topic("orders", 2)
         for number in range(2):
             await cluster.append("A", b"a", b"b", number=number)
         await cluster.start("B", "C", **QUICK)
@@ -41,14 +41,15 @@ async def test_a_broker_alone_shares_its_logs_with_those_that_come(autojump_cloc
 async def test_a_drained_broker_hands_over_its_logs_and_keeps_nothing(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C", "D", **QUICK)
-        await cluster.brokers["A"].create_topic("orders", 4).wait()
+        await cluster.brokers["A"].create_topic("orders", 4)
         await wait_for(lambda: all(cluster.leader("orders", number) for number in range(4)))
         for number in range(4):
             await cluster.append(cluster.leader("orders", number), b"x", number=number)
         drained = cluster.brokers["A"]
-        drained.set_draining(is_draining=True)
+        await drained.set_draining(drained.address, is_draining=True)
         await wait_for(lambda: all(each and "A" not in each for each in kept(cluster, "orders", 4)))
-        await wait_for(lambda: not drained.storage.ends(INDEX_TOPIC) and not drained.storage.ends("orders"))
+        await wait_for(lambda: all(cluster.is_metadata(each.address) for each in drained.storage.ends(INDEX_TOPIC)))
+        await wait_for(lambda: not drained.storage.ends("orders"))
         assert kept(cluster, "orders", 4) == ["BCD"] * 4
         for number in range(4):
             assert await cluster.read(cluster.leader("orders", number), number=number) == [b"x"]
@@ -59,7 +60,7 @@ async def test_dead_brokers_are_replaced_and_logs_count_as_under_replicated_unti
 ) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C", "D", preferred_leader_after_ms=500, replace_replicas_after_ms=10_000)
-        await cluster.brokers["A"].create_topic("orders", 4).wait()
+        await cluster.brokers["A"].create_topic("orders", 4)
         await wait_for(lambda: all(len(cluster.in_sync("orders", number)) == 3 for number in range(4)))
         affected = [number for number, each in enumerate(kept(cluster, "orders", 4)) if "B" in each]
         assert not any(each.replicator.reassigner.under_replicated() for each in cluster.brokers.values())
@@ -85,14 +86,14 @@ async def test_a_log_moves_to_the_brokers_that_an_operator_names_and_stays_there
     async with open_virtual_cluster("ABCD", "AB", **QUICK) as cluster:
         first = cluster.brokers["A"]
         await cluster.append("A", b"a")
-        first.change_replicas(cluster.log("A"), ["D" * 32, "C" * 32, "B" * 32])
+        await first.change_replicas(cluster.log("A"), ["D" * 32, "C" * 32, "B" * 32])
         assert first.replicator.reassigner.explain("orders", 0) == Reason.ASKED
         await wait_for(lambda: cluster.replicas() == "BCD" and cluster.leader() == "D")
         assert await cluster.read("D") == [b"a"]
         await wait_for(lambda: not first.storage.ends("orders"))
         await trio.sleep(10)
         assert (cluster.replicas(), cluster.leader()) == ("BCD", "D")
-        first.change_replicas(cluster.log("A"), [])
+        await first.change_replicas(cluster.log("A"), [])
         await wait_for(lambda: not cluster.brokers["D"].log_table.topics["orders"].assignments)
         assert cluster.replicas() == "BCD", "nothing else has changed"
 
@@ -109,11 +110,11 @@ async def test_logs_whose_brokers_are_named_do_not_move_to_one_that_comes(autoju
     """Also if they are named when the logs have them already, so that nothing else changes."""
     async with open_virtual_cluster() as cluster:
         first, *_ = await cluster.start("A", "B", "C", **QUICK)
-        await first.create_topic("orders", 8).wait()
+        await first.create_topic("orders", 8)
         await wait_for(lambda: all(cluster.in_sync("orders", number) == "ABC" for number in range(8)))
         await trio.sleep(5)
         for number in range(4):
-            first.change_replicas(cluster.log("A", "orders", number), [each * 32 for each in "ABC"])
+            await first.change_replicas(cluster.log("A", "orders", number), [each * 32 for each in "ABC"])
         await cluster.start("D", **QUICK)
         moved: set[int] = set()
         while len(moved) < 2 or not any("D" in each for each in kept(cluster, "orders", 8)):
@@ -130,7 +131,7 @@ async def test_named_brokers_replace_others_only_when_they_are_in_sync(
     async with open_virtual_cluster("ABC", "AB", **QUICK) as cluster:
         first = cluster.brokers["A"]
         assert cluster.leader() == "A"
-        first.change_replicas(cluster.log("A"), ["A" * 32, "C" * 32])
+        await first.change_replicas(cluster.log("A"), ["A" * 32, "C" * 32])
         with monkeypatch.context() as patched:
             patched.setattr(Replica, "in_sync", lambda _self, **_: ("A" * 32, "B" * 32))
             await wait_for(lambda: cluster.replicas() == "ABC")
@@ -144,7 +145,7 @@ async def test_a_replaced_broker_keeps_a_log_until_enough_others_are_known_to_ha
 ) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C", "D", **QUICK)
-        await cluster.brokers["A"].create_topic("orders", 1).wait()
+        await cluster.brokers["A"].create_topic("orders", 1)
         await wait_for(lambda: len(cluster.in_sync()) == 3)
         replaced = cluster.leader()
         await cluster.append(replaced, b"a")
@@ -164,7 +165,7 @@ async def test_named_replicas_are_different_brokers_of_the_cluster(autojump_cloc
     async with open_virtual_cluster("AB", "AB") as cluster:
         first = cluster.brokers["A"]
         with pytest.raises(ConfigError, match="different brokers of the cluster"):
-            first.change_replicas(cluster.log("A"), [each * 32 for each in named])
+            await first.change_replicas(cluster.log("A"), [each * 32 for each in named])
         assert cluster.replicas() == "AB"
 
 
@@ -173,10 +174,10 @@ async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others
         first = cluster.brokers["A"]
         await cluster.append("A", b"a", b"b")
         partition = cluster.log("A").leader_partition
-        first.change_replicas(cluster.log("A"), ["B" * 32, "C" * 32, "D" * 32])
+        await first.change_replicas(cluster.log("A"), ["B" * 32, "C" * 32, "D" * 32])
         await wait_for(lambda: not first.storage.durable_end(partition) and cluster.leader() == "B")
         await cluster.append("B", b"c")
-        first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
+        await first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
         await wait_for(lambda: cluster.leader() == "A" and cluster.in_sync() == "ABC")
         assert await cluster.read("A") == [b"a", b"b", b"c"]
         assert first.storage.durable_end(partition) == 2
@@ -196,7 +197,7 @@ async def test_a_broker_with_too_little_space_gets_no_logs(
             return known is not None and known.free_bytes == 1
 
         await wait_for(lambda: all(map(is_known, cluster.brokers.values())))
-        await cluster.brokers["A"].create_topic("orders", 1, replica_count=1).wait()
+        await cluster.brokers["A"].create_topic("orders", 1, replica_count=1)
         await wait_for(lambda: cluster.leader() != "")
         assert cluster.replicas() in {"A", "B"}
         assert found.explain("unknown", 0) is None
@@ -230,9 +231,9 @@ async def test_an_election_of_the_preferred_replica_takes_no_longer_than_is_wait
 ) -> None:
     async with open_virtual_cluster("ABC", "ABC", preferred_leader_after_ms=3_600_000) as cluster:
         first = cluster.brokers["A"]
-        await cluster.brokers["A"].create_topic("single", placement=[["A" * 32]]).wait()
+        await cluster.brokers["A"].create_topic("single", placement=[["A" * 32]])
         elections = PreferredLeaderElections(first.log_table, first.replicator, first.messenger)
-        first.change_replicas(cluster.log("A"), ["B" * 32, "A" * 32, "C" * 32])
+        await first.change_replicas(cluster.log("A"), ["B" * 32, "A" * 32, "C" * 32])
         await trio.sleep(3)
         began_at = trio.current_time()  # B does not take part in transfers
         assert await elections.elect_preferred(cluster.log("A"), 2) == ErrorCode.REQUEST_TIMED_OUT

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from dafka.broker.core.log.log_table import index_partition, leader_partition
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
-from dafka.errors import NotLeaderError, TopicDeletedError
+from dafka.errors import NoControllerError, NotLeaderError, TopicDeletedError
 from dafka.records import RecordBatch
 from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, batch, open_virtual_cluster, wait_for
 
@@ -53,28 +53,24 @@ async def test_appends_that_wait_end_when_their_topic_is_deleted(autojump_clock:
         assert topic.name == "orders"
 
 
-async def test_of_two_topics_with_one_name_the_first_counts_and_the_records_of_the_other_are_kept(
+async def test_only_the_side_with_most_voters_creates_topics_and_the_other_learns_them(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B")
-        cluster.cut("A", "B")
-        await wait_for(lambda: all(len(each.brokers.alive) == 1 for each in cluster.brokers.values()))
-        for each in "AB":
-            await cluster.brokers[each].create_topic("orders", placement=[[each * 32]]).wait()
-        await wait_for(lambda: all(cluster.log(each).leadership.is_led for each in "AB"))
-        for each in "AB":
-            await cluster.append(each, each.encode())
-        topics = [cluster.brokers[each].log_table.topics["orders"] for each in "AB"]
-        first = min(topics, key=lambda topic: (topic.created_at, topic.topic_id))
+    async with open_virtual_cluster("ABC") as cluster:
+        cluster.cut("A", "BC")
+        await wait_for(lambda: len(cluster.brokers["A"].brokers.alive) == 1)
+        refused = "1 of the 3 brokers that vote on metadata are heard, 2 are needed"
+        with trio.fail_after(PATIENCE_S), pytest.raises(NoControllerError, match=refused):
+            await cluster.brokers["A"].create_topic("orders")
+        with trio.fail_after(PATIENCE_S):
+            await cluster.brokers["B"].create_topic("orders")
+            await wait_for(lambda: "orders" in cluster.brokers["C"].topics)
+            await cluster.brokers["C"].change_topic("orders", log_count=2)
+        assert cluster.brokers["A"].topics == {}
         cluster.heal()
-        await wait_for(
-            lambda: {each.log_table.topics["orders"].topic_id for each in cluster.brokers.values()} == {first.topic_id}
-        )
-        winner, other = ("A", "B") if first is topics[0] else ("B", "A")
-        assert await cluster.read(winner) == [winner.encode()]
-        (orphan,) = cluster.brokers[other].inventory.orphans().items()
-        assert (orphan[0].address[0], orphan[1]) == (other, 1)
+        await wait_for(lambda: cluster.brokers["A"].topics == cluster.brokers["B"].topics)
+        await cluster.brokers["A"].change_topic("orders", log_count=3)
+        assert len(cluster.brokers["A"].logs("orders")) == 3
 
 
 async def test_partitions_that_no_topic_names_are_kept_through_restarts(autojump_clock: MockClock) -> None:
@@ -101,7 +97,7 @@ async def test_a_deletion_that_was_recorded_is_finished_at_the_next_start(autoju
         (broker,) = await cluster.start("A")
         await cluster.create("orders", "A")
         await cluster.append("A", b"x")
-        (topic,) = broker.replicator.topic_table.living("orders")
+        topic = broker.topics["orders"]
         own = cluster.log("A").leader_partition
         await delete(cluster, "A")
         await cluster.stop("A")
@@ -119,10 +115,9 @@ async def test_a_topic_gets_more_logs_on_brokers_that_take_replicas(autojump_clo
     async with open_virtual_cluster("ABC", "ABC") as cluster:
         first = cluster.brokers["A"]
         await cluster.append("A", b"a")
-        await first.change_topic("orders", log_count=3).wait()
+        await first.change_topic("orders", log_count=3)
         await wait_for(lambda: all(cluster.replicas("orders", number) == "ABC" for number in range(3)))
         for number in range(3):
             leader = cluster.leader("orders", number)
             assert await cluster.append(leader, b"b", number=number) == (number == 0)
-        assert {each.log_table.topics["orders"].revision for each in cluster.brokers.values()} == {1}
         assert not [each for each in first.storage.ends(INDEX_TOPIC) if "//" in each.address]

@@ -204,10 +204,13 @@ class VirtualCluster:
 
     async def start(self, *names: str, are_cut: bool = False, **settings: Any) -> list[BrokerNode]:
         """Start brokers, for the first time or again, and wait until they know each other, unless they are cut off."""
+        if not self.disks:
+            settings.setdefault("initial_brokers", len(names))
         for each in names:
             self.brokers[each] = await self.nursery.start(self.run, each, settings)
         if are_cut:
             return [self.brokers[each] for each in names]
+        await wait_for(lambda: all(each.joining.has_joined.is_set() for each in self.brokers.values()))
         await wait_for(lambda: all(len(each.brokers.living()) == len(self.brokers) for each in self.brokers.values()))
         return [self.brokers[each] for each in names]
 
@@ -323,6 +326,10 @@ class VirtualCluster:
             "".join(sorted(each[0] for each in self.log(leader, topic, number).leadership.replicas)) if leader else ""
         )
 
+    def is_metadata(self, address: str) -> bool:
+        """Return whether a partition with an address is of the log of metadata."""
+        return next(iter(self.brokers.values())).tables.state.cluster_id in address
+
     def earliest(self, name: str, *partitions: Partition) -> list[int]:
         """Return the first sequences of partitions that a broker stores."""
         return [self.brokers[name].storage.stored.earliest.get(each, 0) for each in partitions]
@@ -331,7 +338,7 @@ class VirtualCluster:
         """Create a topic at the first broker, whose logs have these replicas, and wait until all are led."""
         addresses = [[each * 32 for each in replicas] for replicas in placement]
         first = next(iter(self.brokers.values()))
-        await first.create_topic(topic, len(placement) or 1, placement=addresses, **options).wait()
+        await first.create_topic(topic, len(placement) or 1, placement=addresses, **options)
         await wait_for(lambda: all(topic in each.log_table.topics for each in self.brokers.values()))
         await wait_for(lambda: all(self.leader(topic, number) != "" for number in range(len(placement) or 1)))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 from unittest.mock import call as mock_call
 
 import attrs
@@ -147,11 +147,13 @@ def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **f
         address=ADDRESSES[0],
         brokers=known,
         inventory=SimpleNamespace(orphans=lambda: {"gone": 3, "lost": 4}),
-        log_table=SimpleNamespace(all_logs=lambda: logs, topics={"orders": SimpleNamespace(replica_count=2)}),
+        all_logs=lambda: logs,
+        log_table=SimpleNamespace(topics={"orders": SimpleNamespace(replica_count=2)}),
         logs=lambda _topic: logs,
         replicator=SimpleNamespace(reassigner=SimpleNamespace(under_replicated=lambda: logs[:1])),
     )
-    return SimpleNamespace(**{"broker": SimpleNamespace(node=node), "is_forwarded": False, **fields})
+    context = {"broker": SimpleNamespace(node=node), "principal": SimpleNamespace(user="anne"), "is_forwarded": False}
+    return SimpleNamespace(**context, **fields)
 
 
 def test_a_broker_is_drained_when_it_leads_nothing_and_others_keep_what_it_keeps() -> None:
@@ -185,23 +187,18 @@ def test_a_broker_is_drained_when_it_leads_nothing_and_others_keep_what_it_keeps
         assert [each.partition(": they")[0] for each in found_problems] == dead + problems
 
 
-async def test_a_broker_is_drained_by_itself_or_by_the_one_that_is_asked() -> None:
-    for text, is_forwarded, expected in (
-        *((each, False, "broker_not_found") for each in ("7", "x", "-1", "", "²", "000010")),
-        *(("11", True, "broker_unavailable"), ("12", False, "broker_unavailable"), ("12", True, "broker_unavailable")),
-        *(("11", False, False), ("10", False, True), ("10", True, True)),
+async def test_each_broker_of_the_cluster_can_be_drained_at_any_broker() -> None:
+    for text, expected in (
+        *((each, "broker_not_found") for each in ("7", "x", "-1", "", "²", "000010")),
+        *(("10", ADDRESSES[0]), ("11", ADDRESSES[1]), ("12", ADDRESSES[2])),
     ):
         for action, call in (("drain", routes.drain_broker), ("undrain", routes.undrain_broker)):
-            request = make_request(["up", "up", "dead"], [], arguments={"number": text}, is_forwarded=is_forwarded)
-            drain = request.broker.node.set_draining = Mock()
-            there = msgspec.structs.asdict(routes._describe_brokers(request.broker)[1])
-            ask = AsyncMock(return_value={**there, "is_self": True})
-            request.web = SimpleNamespace(other_brokers=SimpleNamespace(request=ask))
+            request = make_request(["up", "up", "dead"], [], arguments={"number": text})
+            drain = request.broker.node.set_draining = AsyncMock()
             found: Any = await outcome(call(request))
-            assert (found if isinstance(found, str) else found.is_self) == expected, text
-            asked = [(each.args[0].number, *each.args[1:]) for each in ask.mock_calls]
-            assert asked == ([(11, "POST", f"/brokers/11/{action}")] if expected is False else [])
-            assert drain.mock_calls == ([mock_call(action == "drain")] if expected is True else [])
+            assert (found if isinstance(found, str) else found.address) == expected, text
+            asked = mock_call(expected, is_draining=action == "drain", ordered_by="anne")
+            assert drain.mock_calls == ([] if isinstance(found, str) else [asked])
 
 
 async def test_the_replicas_of_a_log_become_the_named_brokers_in_their_order() -> None:
@@ -212,12 +209,13 @@ async def test_the_replicas_of_a_log_become_the_named_brokers_in_their_order() -
     ]
     for text, numbers, expected in cases:
         request = make_request(["up"] * 3, led, arguments={"topic": "orders", "log": text})
-        change = request.broker.node.change_replicas = Mock()
+        change = request.broker.node.change_replicas = AsyncMock()
         found = await outcome(routes.change_replicas(request, routes.NewReplicas(numbers)))
         if isinstance(expected, str):
             assert (found, change.mock_calls) == (expected, [])
             continue
-        change.assert_called_once_with(request.broker.node.logs("")[1], [ADDRESSES[each] for each in expected])
+        addresses = [ADDRESSES[each] for each in expected]
+        change.assert_called_once_with(request.broker.node.logs("")[1], addresses, ordered_by="anne")
         assert found == routes.Replicas(11, 5, [11], None), "it is led elsewhere, and a replica is not known"
     with pytest.raises(ConfigError, match="each broker once"):
         await routes.change_replicas(request, routes.NewReplicas([11, 11]))

@@ -75,7 +75,13 @@ def test_every_code_has_the_status_that_clients_know() -> None:
         421: {"not_leader"},
         429: {"too_many_requests"},
         500: {"internal_error"},
-        503: {"storage_failed", "leader_unavailable", "leader_changed", "broker_unavailable"},
+        503: {
+            "storage_failed",
+            "controller_unavailable",
+            "leader_unavailable",
+            "leader_changed",
+            "broker_unavailable",
+        },
     }
 
 

@@ -59,7 +59,7 @@ async def test_published_records_and_batches_are_read_in_order(storage: str) -> 
         (log,) = find_logs(broker, "orders")
         assert await values_of(broker, log) == [*"abcdef"]
         with pytest.raises(WebError) as caught:
-            publisher.begin("$logs", texts("a"))
+            await publisher.publish("$logs", texts("a"))
         assert caught.value.code == "bad_request", "no topic can have this name"
 
 
@@ -76,7 +76,7 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
     """The topic exists, with two logs; another one is not created by publishing to it."""
     async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
-        broker.node.create_topic("orders", 2, {"max.message.bytes": "200"})
+        await broker.node.create_topic("orders", 2, {"max.message.bytes": "200"})
         large = texts("small", "small", "small", "small", "l" * 300, keys=[b"a", b"b", b"c", b"d", b"e"])
         assert await publisher.begin("orders", texts("a"), log=1, producer=ProducerSequence(7, 1, 0)).wait() == [
             Published(1, 0, 1)
@@ -106,6 +106,7 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
 async def test_what_a_producer_sends_again_is_appended_once(storage: str) -> None:
     async with open_broker_service(storage) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
+        await publisher.prepare("orders")
         first = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
         again = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
         assert await again.wait() == await first.wait() == [Published(0, 0, 2)]
@@ -144,10 +145,10 @@ async def test_a_topic_is_created_only_by_a_broker_that_knows_all_topics(monkeyp
     ]
     for auto, creates_topics, topic, waits in cases:
         async with open_broker_service(config=Config().with_kafka(auto_create_topics=auto)) as broker:
-            broker.node.create_topic("old")
+            await broker.node.create_topic("old")
             publisher = Publisher(broker, LocalLogs(broker), creates_topics=creates_topics)
             wait = AsyncMock()
-            monkeypatch.setattr(broker.node.leases, "wait_topics", wait)
+            monkeypatch.setattr(broker.node.leases, "wait_metadata", wait)
             await publisher.prepare(topic)
             assert wait.await_count == waits
             found = await outcome(publisher.publish(topic, texts("a")))
@@ -159,11 +160,8 @@ async def test_each_record_goes_whole_to_the_log_of_its_key_and_those_without_ke
     async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
         for number in range(1, 4):
-            broker.node.create_topic(f"t{number}", number)
+            await broker.node.create_topic(f"t{number}", number)
         assert [log.number for log in find_logs(broker, "t3", [2, 0, 2])] == [0, 2]
-        publisher.ensure_topic("t1")
-        with pytest.raises(WebError, match="there is no topic 'none'"):
-            publisher.ensure_topic("none")
         logs = {each: [list[JsonRecord]() for _ in range(each)] for each in (1, 2, 3)}
         for time_ms in range(60):
             log_count = random.choice([1, 2, 3, 3])

@@ -189,7 +189,7 @@ async def test_half_open_connection_gives_everything_back() -> None:
                 assert await client.receive_close() in {0, 1006}
         quotas = web.broker.web.quotas
         await wait_until(lambda: not len(quotas))
-        assert not web.broker.node.watchers
+        assert len(web.broker.node.watchers) <= 1, "only the log of metadata is watched"
 
 
 async def test_connection_that_is_cut_anywhere_is_forgotten() -> None:

@@ -45,6 +45,7 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.address = OWN
+        self.cluster_id, self.controller_address = "C" * 32, OWN
         self.log_table = LogTable(OWN)
         self.topics, self.logs, self.find_log = self.log_table.topics, self.log_table.logs, self.log_table.find_log
         self.find_topic = self.topics.get
@@ -52,6 +53,7 @@ class FakeBroker:
         self.brokers = Brokers(own, 1.0)
         self.has_lease = True
         self.created: list[tuple[Any, ...]] = []
+        self.added: list[list[Sequence[str]]] = []
         self.moved: list[tuple[Log, tuple[str, ...]]] = []
         self.deleted: list[tuple[Log, int]] = []
         self.deletion = SimpleNamespace(delete_before=self._delete_before)
@@ -61,10 +63,10 @@ class FakeBroker:
         self.storage = SimpleNamespace(
             waits=DurableWaits(), wait_capacity=trio.lowlevel.checkpoint, durable_end=lambda _partition: 0
         )
-        self.leases = SimpleNamespace(wait_topics=trio.lowlevel.checkpoint, holds_lease=self._holds_lease)
+        self.leases = SimpleNamespace(wait_metadata=trio.lowlevel.checkpoint, holds_lease=self._holds_lease)
         self.replicator = SimpleNamespace()
 
-    def create_topic(
+    async def create_topic(
         self,
         name: str,
         log_count: int = 1,
@@ -72,21 +74,23 @@ class FakeBroker:
         replica_count: int = 0,
         *,
         placement: Sequence[Sequence[str]] = (),
-    ) -> trio.Event:
+        ordered_by: str = "",
+    ) -> None:
         self.created.append((name, log_count, replica_count, list(placement)))
         self.log_table.add_topic(Topic(name, f"{len(self.created):032x}", log_count, dict(settings or {})))
         for log, replicas in zip(self.log_table.logs(name), placement, strict=False):
             log.leadership = LeaderAndIsr(replicas[0], replicas=tuple(replicas), is_led=replicas[0] == OWN)
-        return done()
 
-    def change_topic(self, name: str, *, log_count: int) -> trio.Event:
+    async def change_topic(
+        self, name: str, *, log_count: int, placement: Sequence[Sequence[str]] = (), ordered_by: str = ""
+    ) -> None:
+        self.added.append(list(placement))
         before = self.topics[name]
         self.log_table.add_topic(Topic(name, before.topic_id, log_count))
         for log in self.log_table.logs(name)[before.log_count :]:
             log.leadership = LeaderAndIsr(OWN, replicas=(OWN, SECOND), is_led=True)
-        return done()
 
-    def change_replicas(self, log: Log, replicas: Sequence[str]) -> None:
+    async def change_replicas(self, log: Log, replicas: Sequence[str], *, ordered_by: str = "") -> None:
         self.moved.append((log, tuple(replicas)))
         topic = self.topics[log.topic]
         assignments = {**topic.assignments, log.number: tuple(replicas)}

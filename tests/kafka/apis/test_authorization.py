@@ -441,7 +441,7 @@ def test_settings_of_brokers_are_listed_to_administrators(door: Door, client: Cl
 
 async def test_moves_are_listed_of_visible_topics() -> None:
     cluster = FakeCluster()
-    cluster.broker.change_replicas(cluster.log, (OWN, THIRD))
+    await cluster.broker.change_replicas(cluster.log, (OWN, THIRD))
     context = cluster.client(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0)
     request = build(REQUESTS[ApiKey.LIST_PARTITION_REASSIGNMENTS], {"topics": None})
     shown = []

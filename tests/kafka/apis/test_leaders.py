@@ -25,7 +25,14 @@ from dafka.broker.core.positions import FIRST_SEQUENCE, Offset
 from dafka.broker.core.replication.records import EPOCH_STEP
 from dafka.broker.log.durable_waits import DURABLE_S
 from dafka.config import Config
-from dafka.errors import ConfigError, NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError
+from dafka.errors import (
+    NoControllerError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    RefusedChangeError,
+    StorageError,
+    TopicDeletedError,
+)
 from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.logs import ProduceRequest
@@ -356,7 +363,7 @@ def failing_cluster(cluster: FakeCluster) -> FakeCluster:
 def failing(value: Any = None) -> Callable[..., Any]:
     """Return a part of the storage, which returns a value, and fails for one topic."""
 
-    async def work(of: Log | str, *_: object) -> Any:
+    async def work(of: Log | str, *_: object, **_options: object) -> Any:
         await trio.lowlevel.checkpoint()
         if BAD in {of, getattr(of, "topic", None)}:
             raise StorageError("the disk is broken")
@@ -394,11 +401,18 @@ async def test_a_topic_that_cannot_be_deleted_does_not_affect_others(failing_clu
         assert [(each["name"], each["error_code"]) for each in found] == [(each, errors[each]) for each in names]
 
 
-@pytest.mark.parametrize("error", [StorageError("the disk is broken"), ConfigError("there are too many logs")])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StorageError("the disk is broken"), FAILED),
+        (RefusedChangeError("there are too many logs", ErrorCode.INVALID_PARTITIONS), ErrorCode.INVALID_PARTITIONS),
+        (NoControllerError("the cluster has no controller"), ErrorCode.NOT_CONTROLLER),
+    ],
+)
 async def test_topics_that_cannot_be_stored_have_an_error_and_a_reason(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, error: Exception
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode
 ) -> None:
-    def fail(*_: object, **_others: object) -> None:
+    async def fail(*_: object, **_others: object) -> None:
         raise error
 
     for name in ("create_topic", "change_topic"):
@@ -406,15 +420,13 @@ async def test_topics_that_cannot_be_stored_have_an_error_and_a_reason(
     new = {"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     more = {"name": "t", "count": 2, "assignments": None}
     setting = {"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": "7"}]}
-    code = FAILED if isinstance(error, StorageError) else ErrorCode.INVALID_PARTITIONS
     for api, version, values, answers in (
         (ApiKey.CREATE_TOPICS, 5, {"topics": [new]}, "topics"),
         (ApiKey.CREATE_PARTITIONS, 3, {"topics": [more], "timeout_ms": 1, "validate_only": False}, "results"),
         (ApiKey.ALTER_CONFIGS, 1, {"resources": [setting], "validate_only": False}, "responses"),
     ):
-        if api is not ApiKey.ALTER_CONFIGS or code is FAILED:
-            (found,) = (await cluster.ask(api, version, **values))[answers]
-            assert (found["error_code"], found["error_message"]) == (code, str(error))
+        (found,) = (await cluster.ask(api, version, **values))[answers]
+        assert (found["error_code"], found["error_message"]) == (code, str(error))
 
 
 async def test_what_the_storage_does_not_do_has_an_error(cluster: FakeCluster) -> None:
@@ -445,7 +457,7 @@ async def test_records_beyond_the_memory_of_answers_are_asked_for_again(cluster:
 async def test_a_topic_that_cannot_be_created_by_asking_is_asked_for_again(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_name: str) -> None:
+    async def fail(_name: str, **_options: object) -> None:
         raise StorageError("the disk is broken")
 
     monkeypatch.setattr(cluster.broker, "create_topic", fail)

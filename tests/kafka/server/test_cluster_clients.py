@@ -59,7 +59,12 @@ async def open_brokers(folder: Path) -> AsyncIterator[list[ServingBroker]]:
         for number, rack in enumerate(RACKS):
             config = cluster.config.with_store(storage=f"filelog:{folder}/{rack}").with_kafka(listen="127.0.0.1:0")
             config = config.with_broker(
-                heartbeat_ms=100, leader_timeout_ms=2000, preferred_leader_after_ms=2000, number=number, rack=rack
+                heartbeat_ms=100,
+                leader_timeout_ms=2000,
+                preferred_leader_after_ms=2000,
+                number=number,
+                rack=rack,
+                cluster=brokers[0].node.cluster_id if brokers else "",
             )
             brokers.append(await nursery.start(serve_listeners, config))
         yield brokers

@@ -52,19 +52,22 @@ async def test_clients_learn_of_the_brokers_that_they_reach(cluster: FakeCluster
     described = await cluster.ask(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
     assert nodes_in(described, "broker_id") == NODES
     for each in (found, described):
-        assert (each["cluster_id"], each["controller_id"]) == (OWN, 0)
+        assert (each["cluster_id"], each["controller_id"]) == ("C" * 32, 0)
     listed = await cluster.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[4])
     assert [each["resource_name"] for each in listed["config_resources"]] == ["0", "1"]
     cluster.live(THIRD)
     assert nodes_in(await ask(cluster)) == NODES[:1]
 
 
-async def test_cluster_id_stays_when_its_broker_dies(cluster: FakeCluster) -> None:
+async def test_clients_get_the_controller_or_another_broker_that_they_reach(cluster: FakeCluster) -> None:
+    """The controller can be dead, not known, or have no listener for clients of Kafka."""
     cluster.broker.brokers.own = BrokerRegistration(address=OWN, number=3)
-    found = [await ask(cluster)]
+    for controller, number in ((SECOND, 1), (OWN, 3), (THIRD, 1), ("", 1)):
+        cluster.broker.controller_address = controller
+        assert (await ask(cluster))["controller_id"] == number
     cluster.live(THIRD)
-    found.append(await ask(cluster))
-    assert [(each["cluster_id"], each["controller_id"]) for each in found] == [(SECOND, 1), (SECOND, 3)]
+    cluster.broker.controller_address = SECOND
+    assert (await ask(cluster))["controller_id"] == 3
 
 
 async def test_leader_describes_its_replicas(cluster: FakeCluster) -> None:

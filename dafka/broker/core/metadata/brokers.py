@@ -1,4 +1,4 @@
-"""The brokers of a cluster: their registrations, and which of them are alive."""
+"""The brokers of a cluster: what they publish about themselves, and which of them are alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
 BROKERS_TOPIC = "$brokers"
-"""The topic in which each broker registers, in its own partition."""
+"""The topic in which each broker publishes its registration, in its own partition."""
 
 BROKER_VERSION = 1
 """The version of these records."""
@@ -25,7 +25,11 @@ class BrokerRegistration:
 
     Attributes:
         address: Its node address, which is that of its storage.
-        number: Its number, the broker id of Kafka; unique in the cluster, from 0 to `EPOCH_STEP`.
+        number: Its number, the broker id of Kafka; unique in the cluster. It is -1 until the broker is registered.
+        cluster_id: The id of its cluster; empty if it belongs to none yet.
+        first_voters: The first voters of its cluster's log of metadata.
+        is_open: Whether its cluster serves clients.
+        initial_brokers: How many brokers must be there for its cluster to be formed.
         rack: Its rack or zone; empty if it has none.
         kafka_listener: Where Kafka clients reach it, `HOST:PORT`; empty if they do not.
         http_url: Where HTTP clients reach it; empty if they do not.
@@ -34,15 +38,16 @@ class BrokerRegistration:
         under_replicated_logs: How many of the logs that it leads have fewer replicas in sync than they should.
         forwarding_key: The key with which brokers sign client requests that they forward to it; new at each start, and
             empty if all brokers have the same secret file.
-        is_starting: Whether it has not looked for other brokers yet. One of them can have its number.
-        has_set_number: Whether its number is configured; otherwise it has chosen it.
-        has_left: Whether it has left the cluster, because another broker has its number.
         awaits_share: Whether it gets logs from more loaded brokers: it is new, was drained, or was replaced while it
             was away, and has had fewer logs than the others since then.
     """
 
     address: str
-    number: int = 0
+    number: int = -1
+    cluster_id: str = ""
+    first_voters: tuple[str, ...] = ()
+    is_open: bool = False
+    initial_brokers: int = 1
     rack: str = ""
     kafka_listener: str = ""
     http_url: str = ""
@@ -51,20 +56,6 @@ class BrokerRegistration:
     under_replicated_logs: int = 0
     forwarding_key: str = attrs.field(default="", repr=False)
     awaits_share: bool = False
-    is_starting: bool = False
-    has_set_number: bool = False
-    has_left: bool = False
-
-    def yields_number(self, other: BrokerRegistration) -> bool:
-        """Return whether this broker must give up its number to another one that has the same.
-
-        A broker that has just started must, then one that has chosen its number, then the one with the larger address.
-        """
-        return self.number == other.number and self._yielding > other._yielding
-
-    @property
-    def _yielding(self) -> tuple[bool, bool, str]:
-        return self.is_starting, not self.has_set_number, self.address
 
 
 class Brokers:
@@ -85,8 +76,7 @@ class Brokers:
 
     def all(self) -> list[BrokerRegistration]:
         """Return all brokers by number, living or not."""
-        others = (each for each in self._known.values() if not each.has_left)
-        return sorted((self.own, *others), key=lambda each: (each.number, each.address))
+        return sorted((self.own, *self._known.values()), key=lambda each: (each.number, each.address))
 
     def living(self) -> list[BrokerRegistration]:
         """Return the living brokers by number."""
@@ -120,12 +110,8 @@ class Brokers:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other broker has ever been known."""
+        """Whether no other broker belongs to the cluster."""
         return not self._known
-
-    def rivals(self) -> list[BrokerRegistration]:
-        """Return the other living brokers with this broker's number."""
-        return [each for each in self.living() if each.number == self.own.number and each is not self.own]
 
     @property
     def alive(self) -> frozenset[str]:
@@ -138,7 +124,7 @@ class Brokers:
         return self._unwritable
 
     def record_registration(self, broker: BrokerRegistration) -> None:
-        """Record the registration of another broker."""
+        """Record what another broker of the cluster publishes about itself."""
         if broker.address != self.own.address:
             self._known[broker.address] = broker
 
@@ -174,6 +160,10 @@ class Brokers:
         else:
             self._failing.add(address)
 
+    def is_heard(self, address: str, now: float) -> bool:
+        """Return whether another broker, of this cluster or not, was heard a moment ago."""
+        return self.silent_s(address, now) < self._timeout_s
+
     def silent_s(self, address: str, now: float) -> float:
         """Return for how many seconds another broker has sent no heartbeat; infinity if it never has."""
         return now - self._heard.get(address, float("-inf"))
@@ -186,8 +176,7 @@ class Brokers:
         if stalled_s:
             self._heard = {each: at + stalled_s for each, at in self._heard.items()}
         self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock can be set back
-        members = (each for each, broker in self._known.items() if not broker.has_left)
-        living = {each for each in members if now - self._heard.get(each, float("-inf")) < self._timeout_s}
+        living = {each for each in self._known if now - self._heard.get(each, float("-inf")) < self._timeout_s}
         before = self._alive, self._unwritable
         self._alive = frozenset(living | {self.own.address})
         self._unwritable = self._alive & self._failing

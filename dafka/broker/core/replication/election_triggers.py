@@ -10,10 +10,6 @@ from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.broker.core.replication.states import Leader, State
 from dafka.protocol.rendezvous import weigh_node
 
-JOINED_S = 3.0
-"""For how many seconds a learner must be in sync before it becomes a voter. A reassignment can make it one sooner,
-together with the removal of another replica."""
-
 JOINING_WAIT_S = 3.0
 """How much later a replica that still copies a new log requests votes, in seconds."""
 
@@ -128,16 +124,16 @@ class ElectionTriggers:
 
     def are_learners_in_sync(self, state: State, now: float) -> bool:
         """Return whether this replica leads, and all learners have been in sync for some time."""
-        latest = self._peers.latest
+        latest, wait_s = self._peers.latest, self._settings.learners_in_sync_s
         are_in_sync = (
             isinstance(state, Leader)
             and state.led_epoch == latest.leader_epoch
             and bool(latest.learners)
             and self._local_epochs.is_complete(state.led_epoch)
             and set(latest.learners)
-            <= set(self._peers.in_sync(state, self._local_epochs.end_of(state.led_epoch), now, JOINED_S))
+            <= set(self._peers.in_sync(state, self._local_epochs.end_of(state.led_epoch), now, wait_s))
         )
-        return self._learners_in_sync.has_lasted(are_in_sync, now, JOINED_S)
+        return self._learners_in_sync.has_lasted(are_in_sync, now, wait_s)
 
     # Resigning
 

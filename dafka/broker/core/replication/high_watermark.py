@@ -51,7 +51,10 @@ class FollowerProgress:
 
 @attrs.define(eq=False, slots=False)
 class HighWatermark:
-    """The high watermark at one replica, leader or follower: readers can read up to its offset."""
+    """The high watermark at one replica, leader or follower: readers can read up to its offset.
+
+    A follower knows it from the acknowledgements that it hears, or because its leader announces it.
+    """
 
     _broker: str
     _epoch_tree: EpochTree
@@ -59,19 +62,29 @@ class HighWatermark:
     _rule: Rule
     offset: Offset = FIRST_OFFSET
     _marked: EpochEnd = NO_EPOCH_END
+    _announced: EpochEnd = NO_EPOCH_END
 
     def reset(self) -> None:
         """Start again at 0, after the local log was deleted or read again."""
         self.offset, self._marked = FIRST_OFFSET, NO_EPOCH_END
 
+    def announced(self, leader_epoch: LeaderAndEpoch, offset: Offset) -> None:
+        """Record the high watermark that the leader of an epoch has announced."""
+        self._announced = max(self._announced, EpochEnd(leader_epoch, offset))
+
     def move(self, log_end: EpochEnd, acknowledged: EpochEnd, writable: frozenset[str]) -> bool:
         """Advance as far as enough replicas have acknowledged. Return whether it has advanced."""
-        leader_epoch, start = self._acks.leader_epoch, self._epoch_tree.starts.get(self._acks.leader_epoch)
-        if start is None or log_end.leader_epoch != leader_epoch:
+        leader_epoch = log_end.leader_epoch
+        is_acknowledged = leader_epoch == self._acks.leader_epoch and leader_epoch in self._epoch_tree.starts
+        if not is_acknowledged and leader_epoch != self._announced.leader_epoch:
             return False
         if self._marked.leader_epoch != leader_epoch:
             self._follow(log_end)
-        offset = min(self.acknowledged_end(start.voters, acknowledged, writable), log_end.end_offset)
+        offset = self._announced.end_offset if leader_epoch == self._announced.leader_epoch else UNKNOWN_OFFSET
+        if is_acknowledged:
+            voters = self._epoch_tree.starts[leader_epoch].voters
+            offset = max(offset, self.acknowledged_end(voters, acknowledged, writable))
+        offset = min(offset, log_end.end_offset)
         if offset <= self.offset:
             return False
         self.offset, self._marked = offset, EpochEnd(leader_epoch, offset)

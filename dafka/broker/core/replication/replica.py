@@ -198,7 +198,7 @@ class Replica:
     def stored(self, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> list[ReplicaAction]:
         """Record that index records of an epoch, and the records that they name, are durable here up to an offset."""
         self.local_epochs.add(leader_epoch, end_offset)
-        return self._acknowledge()
+        return [*self._acknowledge(), *self._move_high_watermark()]
 
     def acknowledged(self, broker: str, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> list[ReplicaAction]:
         """Process an acknowledgement of another replica, or of this one.
@@ -209,6 +209,13 @@ class Replica:
         if leader_epoch.epoch < progress.leader_epoch.epoch or (led_epoch is not None and leader_epoch != led_epoch):
             return []
         progress.add(broker, leader_epoch, end_offset)
+        return self._move_high_watermark()
+
+    def announced(self, leader_epoch: LeaderAndEpoch, offset: Offset) -> list[ReplicaAction]:
+        """Process the high watermark that the leader of an epoch has announced."""
+        if self.led_epoch is not None:
+            return []
+        self._mark.announced(leader_epoch, offset)
         return self._move_high_watermark()
 
     def repeat_acknowledgement(self) -> list[ReplicaAction]:

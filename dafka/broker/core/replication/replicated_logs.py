@@ -10,7 +10,7 @@ import attrs
 
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, name_log, parse_address
-from dafka.broker.core.positions import FIRST_SEQUENCE, RecordSequence
+from dafka.broker.core.positions import FIRST_SEQUENCE, Offset, RecordSequence
 from dafka.broker.core.replication.checkpoints import Checkpoint
 from dafka.broker.core.replication.effects import ReplicaAction
 from dafka.broker.core.replication.local_log import LocalLog
@@ -18,6 +18,9 @@ from dafka.broker.core.replication.records import ControlRecord, EpochStart, Lea
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.records import Partition, RecordBatch
+
+OBSERVED_IN_SYNC_S = 0.2
+"""For how many seconds learners of an observed log must be in sync before they become voters: it is short."""
 
 
 def is_obsolete(record: ControlRecord, epoch: int) -> bool:
@@ -68,7 +71,8 @@ class ReplicatedLogs:
     """The replicated logs of one broker.
 
     `number` returns the number of the broker, and `durable_end` the sequence after the last stored record of a
-    partition. Each topic's `availability` replaces the one in the settings.
+    partition. Each topic's `availability` replaces the one in the settings. This broker also stores the logs of
+    `observed_topics` that it is no replica of.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class ReplicatedLogs:
         self._active: dict[ReplicatedLog, None] = {}
         self._changed: dict[ReplicatedLog, None] = {}
         self._advanced_at = float("-inf")
+        self.observed_topics: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[ReplicatedLog]:
         return iter(self._logs.values())
@@ -144,6 +149,8 @@ class ReplicatedLogs:
         """
         availability = Availability(topic.settings.get("availability", Availability.MAJORITY.value))
         settings = attrs.evolve(self._settings, availability=availability)
+        if topic.name in self.observed_topics:
+            settings = attrs.evolve(settings, learners_in_sync_s=OBSERVED_IN_SYNC_S)
         name = name_log(topic.topic_id, number)
         replica = Replica(name, self._address, self._number(), replicas, settings, topic.first_epoch)
         local_log = LocalLog(topic.name, topic.topic_id, number, self._durable_end)
@@ -224,6 +231,14 @@ class ReplicatedLogs:
             end_offset = start.parent.end_offset
         return self._actions(log, self._wake_up(log).acknowledged(broker, leader_epoch, end_offset))
 
+    def announced(self, partition: Partition, offset: Offset) -> list[LogAction]:
+        """Process the high watermark of a log that the leader with this index partition has announced."""
+        found = self.find_partition(partition)
+        if found is None:
+            return []
+        log, leader_epoch = found
+        return self._actions(log, self._wake_up(log).announced(leader_epoch, offset))
+
     def repeat_acknowledgement(self, partition: Partition) -> list[LogAction]:
         """Acknowledge the index records of a partition again: their leader can have missed it."""
         found = self.find_partition(partition)
@@ -296,7 +311,9 @@ class ReplicatedLogs:
     def keeps(self, partition: Partition) -> bool | None:
         """Return whether this broker is a replica of a partition; None if the partition is not of a replicated log."""
         found = self.find_partition(partition)
-        return None if found is None else self._address in found[0].replica.replicas
+        if found is None:
+            return None
+        return self._address in found[0].replica.replicas or found[0].topic in self.observed_topics
 
     def is_joining(self, partition: Partition) -> bool:
         """Return whether a partition is fetched only so that this broker becomes an additional replica of a log."""
@@ -341,7 +358,7 @@ class ReplicatedLogs:
 
     def _find_missing(self, log: ReplicatedLog) -> Iterator[FetchRecords]:
         replica = log.replica
-        if self._address not in replica.replicas:
+        if self._address not in replica.replicas and log.topic not in self.observed_topics:
             return
         yield from starmap(FetchRecords, log.local_log.missing().items())
         start = replica.latest

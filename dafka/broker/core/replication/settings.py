@@ -27,9 +27,12 @@ class ReplicaSettings:
         preferred_leader_after_s: How long a preferred leader must be caught up before it takes leadership back, in
             seconds. Each log waits for a different time, up to twice as long, so that the logs do not all change
             leaders at once.
+        learners_in_sync_s: For how many seconds learners must be in sync before they become voters. A reassignment can
+            make one a voter sooner, together with the removal of another replica.
     """
 
     availability: Availability = Availability.MAJORITY
     election_timeout_s: float = 1.0
     stagger_s: float = 0.25
     preferred_leader_after_s: float = 30.0
+    learners_in_sync_s: float = 3.0

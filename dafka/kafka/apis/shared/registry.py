@@ -59,7 +59,8 @@ class RequestContext:
 
     def view_cluster(self) -> ClusterView:
         """Return the cluster as the client sees it."""
-        return ClusterView(self.broker.node.brokers, self.endpoint)
+        node = self.broker.node
+        return ClusterView(node.brokers, self.endpoint, node.cluster_id, node.controller_address)
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
         """Return a topic by name, or by id if the name is empty; None if it does not exist."""
@@ -85,7 +86,7 @@ def handles(
 
     def register(handler: _H) -> _H:
         async def handle_when_topics_are_known(context: RequestContext, asked: Any) -> Response | None:
-            await context.broker.node.leases.wait_topics()
+            await context.broker.node.leases.wait_metadata()
             return await handler(context, asked)
 
         AUTHORIZATIONS[request.API_KEY] = authorization

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,12 +15,23 @@ from typing import Any
 
 import attrs
 
-from dafka.broker.core.metadata.topic_table import TopicTable
-from dafka.broker.core.metadata.topics import Deletion, Topic, decode_topic, encode_deletion, encode_topic
+from dafka.broker.core.metadata.cluster_state import DONE, ClusterState, Outcome
+from dafka.broker.core.metadata.commands import (
+    AddLogs,
+    CloseTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Order,
+    RegisterBroker,
+)
+from dafka.broker.core.metadata.replica_placement import LogPlacement
+from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
-from dafka.broker.replication.replicator import MISSED_EPOCHS
+from dafka.broker.metadata.controller import MISSED_EPOCHS, VOTERS
 from dafka.protocol.rendezvous import rank_nodes
 from tests.broker.core.replication.brokers import LEASE_S, Broker, KeptLog
 from tests.broker.core.replication.history import History
@@ -30,8 +42,12 @@ from tests.broker.core.replication.world import World
 from tests.broker.core.scenarios import find_command, write_outputs
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-BEGAN_MS = 1_700_000_000_000
 DROPPING_S = 1.0
+REQUEST_S = 5.0
+ASK_AGAIN_S = 0.3
+CLUSTER = "C" * 32
+METADATA = name_log(CLUSTER, 0)
+"""The name of the log of metadata."""
 
 
 class Topics(World):
@@ -49,6 +65,12 @@ class Topics(World):
         self.offsets: dict[str, int] = {}
         self.deleted: set[str] = set()
         self.problems: list[str] = []
+        self.voters: tuple[str, ...] = ()
+        self.members: tuple[str, ...] = ()
+        self.orders: dict[str, Order] = {}
+        self.outcomes: dict[str, dict[str, Outcome]] = {}
+        self.requests = itertools.count()
+        self.said: list[str] = []
 
     def run_until(self, end: float) -> None:
         while True:
@@ -64,6 +86,13 @@ class Topics(World):
             self.histories[name] = Clerk(name, topic.placement[number], self)
             self.labels[name] = f"{topic.name}/{number}"
         return name
+
+    def form(self, names: tuple[str, ...]) -> None:
+        """Form a cluster of brokers, of which 1, 3 or 5 vote on metadata."""
+        self.members = names
+        self.voters = names[: max(each for each in VOTERS if each <= len(names))]
+        self.histories[METADATA] = Clerk(METADATA, self.voters, self)
+        self.labels[METADATA] = "$metadata/0"
 
     @property
     def running(self) -> list[TopicBroker]:
@@ -96,8 +125,31 @@ class NotedLog(KeptLog):
         super()._move_high_watermark(offset)
 
 
+class MetadataLog(NotedLog):
+    """The log of metadata at a broker. All brokers store it, and apply what is committed."""
+
+    broker: TopicBroker
+
+    def _is_replica(self) -> bool:
+        return True
+
+    def placed(self) -> LogPlacement:
+        return attrs.evolve(super().placed(), is_fixed=True)
+
+    def merge_divergent(self) -> None:
+        """Do nothing: a command that was not committed must not take effect later."""
+
+    def _move_high_watermark(self, offset: int) -> None:
+        super()._move_high_watermark(offset)
+        self.broker.apply()
+
+    @property
+    def is_controller(self) -> bool:
+        return self.can_append and self.broker.state.applied >= self.ready_from
+
+
 class TopicBroker(Broker):
-    """A broker with topics. Its disk also has the records of topics that each broker has written."""
+    """A broker of a cluster, whose disk also has the state of the cluster as it has last applied it."""
 
     world: Topics
 
@@ -105,8 +157,10 @@ class TopicBroker(Broker):
         super().__init__(name, number, world)
         self._link = link or name
         self.awaits_share = False
-        self.statements: dict[str, list[tuple[str, bytes]]] = {}
-        self.table = TopicTable()
+        self.has_joined = False
+        self.stored: dict[bytes, bytes] = {}
+        self.applied = FIRST_OFFSET
+        self.state = ClusterState()
         self.in_use: dict[str, Topic] = {}
 
     @property
@@ -116,114 +170,148 @@ class TopicBroker(Broker):
     def describe(self) -> Any:
         return attrs.evolve(super().describe(), rack="")
 
-    # Topics, as `Replicator` and `BrokerNode` have them
+    @property
+    def metadata(self) -> MetadataLog | None:
+        found = self.logs.get(METADATA)
+        return found if isinstance(found, MetadataLog) else None
+
+    # As a store of a cluster starts
 
     def known_logs(self) -> Iterable[str]:
-        self.table, self.in_use, self.logs = TopicTable(), {}, {}
-        for maker, found in self.statements.items():
-            self.learn(maker, found)
-        self.table.take_deletions()
-        for name in self.table.take_changed():
-            if (topic := self.table.find(name)) is not None:
-                self.in_use[name] = topic
-        return [self.world.add_log(topic, n) for topic in self.in_use.values() for n in range(topic.log_count)]
+        self.state, self.logs = ClusterState(), {}
+        self.state.restore(self.stored)
+        self.state.applied = self.applied
+        self.state.take_changed()
+        self.in_use = dict(self.state.topics)
+        names = [self.world.add_log(topic, n) for topic in self.in_use.values() for n in range(topic.log_count)]
+        return [*([METADATA] if self.has_joined else []), *names]
 
     def first_replicas(self, log: str) -> tuple[str, ...]:
         topic_id, _, number = log.partition("/")
-        return next(each for each in self.in_use.values() if each.topic_id == topic_id).placement[int(number)]
+        topic = self.state.find_id(topic_id)
+        return self.world.voters if topic is None else topic.placement[int(number)]
 
-    def learn(self, maker: str, records: Iterable[tuple[str, bytes]]) -> None:
-        for key, value in records:
-            found = decode_topic(key, value)
-            if isinstance(found, Deletion):
-                self.table.learn_deletion(found)
-            else:
-                self.table.learn(
-                    found if found.placement else attrs.evolve(found, placement=((maker,),) * found.log_count)
-                )
+    def found(self, names: Iterable[str]) -> None:
+        """Begin with a cluster that some brokers have formed."""
+        self.has_joined = True
+        self.state.found(CLUSTER)
+        for number, each in enumerate(names):
+            self.state.apply(Order(RegisterBroker(each, number)))
+        self.store()
 
-    def settle(self) -> None:
-        for name in self.table.take_changed():
-            known, found = self.in_use.get(name), self.table.find(name)
-            if known is not None and (found is None or found.topic_id != known.topic_id):
-                for number in range(known.log_count):
-                    self.logs.pop(name_log(known.topic_id, number), None)
-            self.in_use.pop(name, None)
-            if found is not None:
-                self.in_use[name] = found
-                for log in [self.world.add_log(found, number) for number in range(found.log_count)]:
-                    if log not in self.logs:
-                        kept = self.logs[log] = NotedLog(log, self)
-                        kept.restore(self.control)
-                        kept.act(kept.wake_up().set_alive(self.brokers.alive, self.clock, self.brokers.unwritable))
-        for deletion in self.table.take_deletions():
-            for number in range(deletion.topic.log_count):
-                self.branches.pop(name_log(deletion.topic.topic_id, number), None)
+    def hear(self, other: Broker, *arguments: Any, **options: Any) -> None:
+        assert isinstance(other, TopicBroker)
+        super().hear(other, *arguments, **options)
+        if not self.has_joined and other.has_joined:
+            self.found(self.world.members)
+            self.keep(METADATA)
+            self.request(RegisterBroker(self.name, self.number))
 
-    def state(self, *statements: tuple[str, bytes]) -> None:
+    def keep(self, log: str) -> None:
+        kept = self.logs[log] = keep_log(log, self)
+        kept.restore(self.control)
+        kept.act(kept.wake_up().set_alive(self.brokers.alive, self.clock, self.brokers.unwritable))
+
+    def store(self) -> None:
+        """Store what has changed of the state of the cluster."""
+        changes, applied = self.state.take_records(), self.state.applied
+
         def stored() -> None:
-            self.statements.setdefault(self.name, []).extend(statements)
-            for other in self.world.running:
-                if other is not self:
-                    self.world.send(self, other, partial(other.copy_statements, self))
+            for key, value in changes:
+                if value is None:
+                    self.stored.pop(key, None)
+                else:
+                    self.stored[key] = value
+            self.applied = applied
 
-        self.world.write(self, stored)
+        if self.is_up:
+            self.world.write(self, stored)
+        else:
+            stored()
 
-    def put_topic(self, topic: Topic) -> None:
-        self.table.learn(topic)
-        self.settle()
-        self.state((topic.name, encode_topic(topic)))
+    # Changes of the cluster
 
-    def make_topic(self, name: str, log_count: int, replica_count: int) -> None:
-        last = self.table.last_epochs.get(name)
-        is_first = last is None or (self.brokers.is_alone and not last)
-        first_epoch = 0 if is_first else next_epoch((last or 0) + MISSED_EPOCHS * EPOCH_STEP, 0)
-        created_at = BEGAN_MS + round(self.clock * 1000)
-        topic_id = f"{len(self.world.histories) + 1:032X}"
-        topic = Topic(name, topic_id, log_count, {}, replica_count, created_at=created_at, first_epoch=first_epoch)
-        self.put_topic(attrs.evolve(topic, placement=self.place(topic)))
+    def request(self, command: Command) -> None:
+        """Request a command of the controller, again and again for a while."""
+        number = next(self.world.requests)
+        self._ask(Order(command, str(number)), self.clock + REQUEST_S, self.generation)
+
+    def _ask(self, order: Order, deadline: float, generation: int) -> None:
+        if generation != self.generation or order.request_id in self.world.outcomes.get(self.link, {}):
+            return
+        if self.clock > deadline:
+            self.world.said.append(f"{self.link} has no controller for {order.command.KIND}")
+            return
+        leader = "" if self.metadata is None else self.metadata.replica.leader
+        if self.metadata is not None and self.metadata.led is not None:
+            self.submit(order)
+        elif isinstance(found := self.world.brokers.get(leader), TopicBroker):
+            self.world.send(self, found, partial(found.submit, order))
+        self.world.later(ASK_AGAIN_S, partial(self._ask, order, deadline, generation))
+
+    def submit(self, order: Order) -> None:
+        """Make a change, if this broker is the controller."""
+        kept = self.metadata
+        if kept is not None and kept.is_controller:
+            name = f"order-{order.request_id}-{len(self.world.orders)}"
+            self.world.orders[name] = attrs.evolve(order, command=self._complete(order.command))
+            kept.append([Indexed.make(name)])
+
+    def _complete(self, command: Command) -> Command:
+        state = self.state
+        if isinstance(command, CreateTopic):
+            last = state.last_epochs.get(command.topic.name)
+            first_epoch = 0 if last is None else next_epoch(last + MISSED_EPOCHS * EPOCH_STEP, 0)
+            topic = attrs.evolve(command.topic, first_epoch=first_epoch)
+            return CreateTopic(attrs.evolve(topic, placement=self.place(topic)))
+        if isinstance(command, AddLogs) and (found := state.find_id(command.topic_id)) is not None:
+            wider = attrs.evolve(found, log_count=command.log_count)
+            return attrs.evolve(command, placement=self.place(wider)[found.log_count :])
+        if isinstance(command, DeleteTopic) and (found := state.find_id(command.topic_id)) is not None:
+            logs = [self.logs.get(name_log(found.topic_id, number)) for number in range(found.log_count)]
+            epochs = [each.replica.latest.leader_epoch.epoch for each in logs if each is not None]
+            return attrs.evolve(command, last_epoch=max([found.first_epoch, *epochs]))
+        return command
 
     def place(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
         placed = list(topic.placement[: topic.log_count])
         names = [name_log(topic.topic_id, number) for number in range(len(placed), topic.log_count)]
         brokers = self.brokers
-        logs = [] if brokers.is_alone else [each.placed() for each in self.logs.values()]
+        logs = [each.placed() for name, each in self.logs.items() if name != METADATA]
         arguments = (brokers.all(), brokers.alive, logs, names, topic.replica_count, self.clock, brokers.unwritable)
         chosen = self.balancer.place_logs(*arguments)
         return (*placed, *(tuple(rank_nodes(name, each)) for name, each in zip(names, chosen, strict=True)))
 
-    def add_logs(self, name: str, log_count: int) -> None:
-        changed = attrs.evolve(self.in_use[name], log_count=log_count, revision=self.in_use[name].revision + 1)
-        self.put_topic(attrs.evolve(changed, placement=self.place(changed)))
+    def apply(self) -> None:
+        """Apply the committed commands, as `MetadataLog` of a running broker does."""
+        kept = self.metadata
+        if kept is None:
+            return
+        for name in kept.records()[self.state.applied : kept.replica.high_watermark]:
+            order = self.world.orders[name]
+            outcome = self.state.apply(order)
+            self.world.outcomes.setdefault(self.link, {})[order.request_id] = outcome
+            self.state.applied = Offset(self.state.applied + 1)
+            if isinstance(order.command, DeleteTopic) and outcome == DONE and kept.is_controller:
+                self.submit(Order(CloseTopic(order.command.topic_id, {}), f"close-{order.request_id}"))
+        self.store()
+        self._settle()
 
-    def delete_topic(self, name: str) -> None:
-        epochs = [
-            kept.replica.latest.leader_epoch.epoch
-            for log, kept in self.logs.items()
-            if self.world.labels[log].startswith(f"{name}/")
-        ]
-        statements = []
-        for topic in self.table.living(name):
-            self.world.deleted.add(topic.topic_id)
-            deletion = Deletion(attrs.evolve(topic, revision=topic.revision + 1), {}, max([topic.first_epoch, *epochs]))
-            statements.append((deletion.key, encode_deletion(deletion)))
-            self.table.learn_deletion(deletion)
-        self.settle()
-        self.state(*statements)
-
-    def copy_from(self, other: Broker) -> None:
-        assert isinstance(other, TopicBroker)
-        self.copy_statements(other)
-        super().copy_from(other)
-
-    def copy_statements(self, other: TopicBroker) -> None:
-        for maker, theirs in other.statements.items():
-            known = self.statements.setdefault(maker, [])
-            if maker != self.name and len(theirs) > len(known):
-                fresh = theirs[len(known) :]
-                known.extend(fresh)
-                self.learn(maker, fresh)
-        self.settle()
+    def _settle(self) -> None:
+        for name in self.state.take_changed():
+            known, found = self.in_use.pop(name, None), self.state.find(name)
+            if known is not None and (found is None or found.topic_id != known.topic_id):
+                for number in range(known.log_count):
+                    self.logs.pop(name_log(known.topic_id, number), None)
+            if found is not None:
+                self.in_use[name] = found
+                for log in [self.world.add_log(found, number) for number in range(found.log_count)]:
+                    if log not in self.logs:
+                        self.keep(log)
+        for deletion in self.state.take_closed():
+            self.world.deleted.add(deletion.topic.topic_id)
+            for number in range(deletion.topic.log_count):
+                self.branches.pop(name_log(deletion.topic.topic_id, number), None)
 
     def find(self, label: str) -> KeptLog | None:
         topic, _, number = label.partition("/")
@@ -233,10 +321,15 @@ class TopicBroker(Broker):
     # The disk
 
     def save(self) -> tuple[Any, ...]:
-        return copy.deepcopy((self.control, self.branches, self.statements))
+        return copy.deepcopy((self.control, self.branches, self.stored, self.applied, self.has_joined))
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        self.control, self.branches, self.statements = copy.deepcopy(saved)
+        found = copy.deepcopy(saved)
+        self.control, self.branches, self.stored, self.applied, self.has_joined = found
+
+
+def keep_log(name: str, broker: Broker) -> KeptLog:
+    return MetadataLog(name, broker) if name == METADATA else NotedLog(name, broker)
 
 
 @attrs.define(slots=False)
@@ -252,7 +345,8 @@ class Script(BrokerScript):
         self.printed = []
         if run := find_command(self, command):
             run()
-        return self.printed
+        said, self.world.said = self.world.said, []
+        return [*said, *self.printed]
 
     def broker(self, name: str) -> TopicBroker:
         found = self.world.brokers[name]
@@ -261,10 +355,15 @@ class Script(BrokerScript):
 
     def do_brokers(self, *names: str) -> None:
         """`brokers NAME...`: start brokers for the first time, that hear each other."""
+        are_first = not self.world.brokers
+        if are_first:
+            self.world.form(names)
         for each in names:
-            self.world.brokers[each] = TopicBroker(each, len(self.world.brokers), self.world)
+            broker = self.world.brokers[each] = TopicBroker(each, len(self.world.brokers), self.world)
+            if are_first:
+                broker.found(names)
         self.do_start(*names)
-        if len(self.world.brokers) == len(names):
+        if are_first:
             self._drop()
         self.do_advance("1s")
 
@@ -278,7 +377,7 @@ class Script(BrokerScript):
     def do_start(self, *names: str) -> None:
         """`start BROKER...`: start brokers."""
         for each in names:
-            self.broker(each).start(NotedLog)
+            self.broker(each).start(keep_log)
 
     def do_cut(self, *arguments: str) -> None:
         """`cut A... | B... | C...`: cut the links between sides."""
@@ -298,7 +397,8 @@ class Script(BrokerScript):
 
     def do_create(self, name: str, topic: str, logs: str, replicas: str) -> None:
         """`create BROKER TOPIC LOGS REPLICAS`: create a topic."""
-        self.broker(name).make_topic(topic, int(logs), int(replicas))
+        topic_id = f"{len(self.world.histories) + next(self.world.requests):032X}"
+        self.broker(name).request(CreateTopic(Topic(topic, topic_id, int(logs), {}, int(replicas))))
 
     def do_use(self, name: str, topic: str) -> None:
         """`use BROKER TOPIC`: create a topic of one log and three replicas unless this broker knows it."""
@@ -307,11 +407,11 @@ class Script(BrokerScript):
 
     def do_add_logs(self, name: str, topic: str, count: str) -> None:
         """`add-logs BROKER TOPIC COUNT`: let a topic have so many logs."""
-        self.broker(name).add_logs(topic, int(count))
+        self.broker(name).request(AddLogs(self.broker(name).in_use[topic].topic_id, int(count)))
 
     def do_delete(self, name: str, topic: str) -> None:
         """`delete BROKER TOPIC`: delete a topic."""
-        self.broker(name).delete_topic(topic)
+        self.broker(name).request(DeleteTopic(self.broker(name).in_use[topic].topic_id))
 
     def do_append(self, name: str, label: str, *values: str) -> None:
         """`append BROKER TOPIC/LOG VALUE...`: append records through a broker, or through the leader if it is `any`."""
@@ -388,14 +488,15 @@ class Script(BrokerScript):
 
     def do_acknowledged(self) -> None:
         """`acknowledged`: tell which records clients were told are safe."""
-        found = sorted(each for history in self.world.histories.values() for each in history.acknowledged)
+        histories = [each for name, each in self.world.histories.items() if name != METADATA]
+        found = sorted(each for history in histories for each in history.acknowledged)
         self.printed.append(" ".join(found) or "nothing")
 
     def do_check(self) -> None:
         """`check`: tell what is lost or doubled of what clients were told, or `ok`."""
         problems = list(dict.fromkeys(self.world.problems))
         for name, history in self.world.histories.items():
-            if name.partition("/")[0] in self.world.deleted:
+            if name.partition("/")[0] in {CLUSTER, *self.world.deleted}:
                 continue
             label = self.world.labels[name]
             leaders = [log for each in self.world.running if (log := each.find(label)) is not None and log.can_append]

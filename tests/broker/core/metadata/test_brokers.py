@@ -18,7 +18,7 @@ from dafka.errors import StorageFormatError
 TIMEOUT_S = 1.0
 STEPS = st.one_of(
     st.tuples(st.sampled_from(["heard", "expected"]), st.sampled_from("bcde")),
-    st.tuples(st.sampled_from(["known", "left"]), st.sampled_from("abcd"), st.integers(0, 2)),
+    st.tuples(st.just("known"), st.sampled_from("abcd"), st.integers(-1, 2)),
     st.tuples(st.just("disk"), st.sampled_from("abc"), st.booleans()),
     st.tuples(st.just("check"), st.sampled_from([0.0, 0.1, 0.9, 1.0, 2.0]), st.booleans()),
     st.tuples(st.just("back"), st.sampled_from([0.5, 100.0])),
@@ -45,14 +45,11 @@ class Model:
         self.brokers.expect(broker, self.now)
         self.silent.setdefault(broker, 0.0)
 
-    def do_known(self, broker: str, number: int, *, has_left: bool = False) -> None:
-        found = BrokerRegistration(address=broker, number=number, has_left=has_left)
+    def do_known(self, broker: str, number: int) -> None:
+        found = BrokerRegistration(address=broker, number=number)
         self.brokers.record_registration(found)
         if broker != "a":  # its own registration is not taken from others
             self.known[broker] = found
-
-    def do_left(self, broker: str, number: int) -> None:
-        self.do_known(broker, number, has_left=True)
 
     def do_disk(self, broker: str, can_write: bool) -> None:
         self.brokers.record_storage(broker, can_write=can_write)
@@ -76,22 +73,19 @@ class Model:
         assert has_changed == (before != (self.alive, self.unwritable))
 
     def update(self) -> None:
-        members = [each.address for each in self.known.values() if not each.has_left]
-        self.alive = {"a"} | {each for each in members if self.silent.get(each, 9e9) < TIMEOUT_S - 1e-9}
+        self.alive = {"a"} | {each for each in self.known if self.silent.get(each, 9e9) < TIMEOUT_S - 1e-9}
         self.unwritable = self.alive & self.failing
         if 2 * len(self.alive & self.advertised) >= len(self.advertised):  # otherwise it is more likely cut off
             self.advertised = set(self.alive)
 
     def check(self) -> None:
         brokers, own = self.brokers, self.brokers.own
-        present = [own, *(each for each in self.known.values() if not each.has_left)]
-        every = sorted(present, key=lambda each: (each.number, each.address))
+        every = sorted([own, *self.known.values()], key=lambda each: (each.number, each.address))
         living = [each for each in every if each.address in self.alive]
         assert (set(brokers.alive), set(brokers.unwritable)) == (self.alive, self.unwritable)
         assert brokers.is_alone == (not self.known)
         assert (brokers.all(), brokers.living()) == (every, living)
         assert brokers.advertised() == [each for each in every if each.address in self.advertised]
-        assert brokers.rivals() == [each for each in living if each.number == 0 and each is not own]
         for each in "abz":
             assert brokers.find(each) == (own if each == "a" else self.known.get(each))
         for number in range(4):
@@ -114,21 +108,6 @@ def test_brokers_are_known_and_alive_that_were_heard_for_less_than_the_timeout(s
         model.check()
 
 
-def test_of_two_brokers_with_a_number_one_gives_it_up() -> None:
-    """The one that was there keeps it, then the one whose number is a setting."""
-    kinds = [
-        BrokerRegistration(address=address, number=1, is_starting=is_starting, has_set_number=has_set_number)
-        for address, is_starting, has_set_number in itertools.product("ab", (False, True), (False, True))
-    ]
-    for one, other in itertools.permutations(kinds, 2):
-        assert one.yields_number(other) != other.yields_number(one)
-        assert not one.yields_number(attrs.evolve(other, number=2))
-        if one.is_starting != other.is_starting:
-            assert one.yields_number(other) == one.is_starting
-        elif one.has_set_number != other.has_set_number:
-            assert one.yields_number(other) == other.has_set_number
-
-
 def test_clients_get_the_leader_that_is_alive_or_the_presumed_one() -> None:
     brokers = Brokers(BrokerRegistration(address="a"), TIMEOUT_S)
     brokers.record_registration(BrokerRegistration(address="b"))
@@ -147,6 +126,10 @@ def test_clients_get_the_leader_that_is_alive_or_the_presumed_one() -> None:
 REGISTRATION = BrokerRegistration(
     address="a",
     number=3,
+    cluster_id="C1",
+    first_voters=("a", "b"),
+    is_open=True,
+    initial_brokers=3,
     rack="r",
     kafka_listener="k:1",
     http_url="http://h",
@@ -155,9 +138,6 @@ REGISTRATION = BrokerRegistration(
     under_replicated_logs=2,
     forwarding_key="key",
     awaits_share=True,
-    is_starting=True,
-    has_set_number=True,
-    has_left=True,
 )
 
 

@@ -7,7 +7,7 @@ durable at others some time later, in its order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -391,7 +391,7 @@ class Broker:
             awaits_share=self.awaits_share,
         )
 
-    def start(self, kept_log: type[KeptLog] = KeptLog) -> None:
+    def start(self, kept_log: Callable[[str, Broker], KeptLog] = KeptLog) -> None:
         """Start, unless it is up."""
         if self.is_up:
             return

@@ -1,0 +1,379 @@
+"""The state of a cluster: what the commands in the log of metadata give when they are applied in order.
+
+Each broker applies the same committed commands, so each has the same state, sooner or later. Nothing else changes it:
+no clock, and nothing about which brokers are heard. A command that cannot take effect is refused, by all in the same
+way.
+
+The state is also a set of keys and values: a broker stores those that a command changes, and restores the state from
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import attrs
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import (
+    AddLogs,
+    AlterSettings,
+    AssignReplicas,
+    CloseTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    DrainBroker,
+    OpenCluster,
+    Order,
+    RegisterBroker,
+)
+from dafka.broker.core.metadata.topics import LOGS_MAX, Deletion, Topic
+from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
+from dafka.broker.core.positions import FIRST_OFFSET
+from dafka.broker.core.typed_json import convert, encode_json
+from dafka.protocol.format_errors import format_errors
+from dafka.records import Partition
+
+METADATA_TOPIC = "$metadata"
+"""The topic of the log of metadata. It has one log, and its id is that of the cluster."""
+
+BROKERS_MAX = 1024
+"""The number of broker numbers."""
+
+_HEADER_KEY = b"cluster"
+_BROKER, _TOPIC, _DELETING, _DELETED = b"broker/", b"topic/", b"deleting/", b"deleted/"
+
+
+class Outcome(NamedTuple):
+    """What became of a command: NONE, or the error with its reason."""
+
+    error: ErrorCode = ErrorCode.NONE
+    reason: str = ""
+
+
+DONE = Outcome()
+"""The outcome of a command that has taken effect, now or before."""
+
+_NO_TOPIC = Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
+_NO_REPLICAS = Outcome(
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the replicas of a log are different brokers of the cluster"
+)
+
+
+@attrs.frozen
+class RegisteredBroker:
+    """A broker that belongs to the cluster.
+
+    Attributes:
+        store_id: The id of its store, which is its address.
+        number: Its number, the broker id of Kafka.
+        is_draining: Whether its logs move to other brokers before it is removed.
+    """
+
+    store_id: str
+    number: int
+    is_draining: bool = False
+
+
+@attrs.frozen
+class _Header:
+    """The part of the state that is neither a broker nor a topic."""
+
+    cluster_id: str = ""
+    is_open: bool = False
+    controller_epoch: int = 0
+
+
+class ClusterState:
+    """The state of a cluster.
+
+    Attributes:
+        cluster_id: The id of the cluster; empty if this broker belongs to none yet.
+        is_open: Whether clients may be served.
+        brokers: The registered brokers, by store id.
+        topics: The topics, by name.
+        deleting: The deleted topics whose names are not free yet, by name.
+        deleted_ids: The ids of all deleted topics.
+        producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic.
+        last_epochs: By name of a deleted topic, the latest leader epoch of its logs.
+        applied: The offset in the log of metadata up to which its commands are applied.
+    """
+
+    def __init__(self) -> None:
+        self.brokers: dict[str, RegisteredBroker] = {}
+        self.topics: dict[str, Topic] = {}
+        self.deleting: dict[str, Deletion] = {}
+        self.deleted_ids: set[str] = set()
+        self.producer_starts: dict[Partition, int] = {}
+        self.last_epochs: dict[str, int] = {}
+        self.applied = FIRST_OFFSET
+        self._header = _Header()
+        self._names: dict[str, str] = {}
+        self._changed: dict[str, None] = {}
+        self._closed: list[Deletion] = []
+        self._records: dict[bytes, bytes | None] = {}
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster; empty if this broker belongs to none yet."""
+        return self._header.cluster_id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients may be served."""
+        return self._header.is_open
+
+    # Looking up
+
+    def find(self, name: str) -> Topic | None:
+        """Return the topic with a name; None if there is none."""
+        return self.topics.get(name)
+
+    def find_id(self, topic_id: str) -> Topic | None:
+        """Return the topic with an id; None if there is none, or it is deleted."""
+        name = self._names.get(topic_id)
+        return None if name is None else self.topics.get(name)
+
+    def find_number(self, number: int) -> RegisteredBroker | None:
+        """Return the broker with a number; None if there is none."""
+        return next((each for each in self.brokers.values() if each.number == number), None)
+
+    def free_number(self) -> int:
+        """Return the smallest number that no broker has."""
+        taken = {each.number for each in self.brokers.values()}
+        return next(each for each in range(len(taken) + 1) if each not in taken)
+
+    def is_deleted(self, address: str) -> bool:
+        """Return whether a partition with this address belongs to a log of a deleted topic."""
+        found = parse_address(address)
+        return found is not None and found.topic_id in self.deleted_ids
+
+    def is_orphan(self, partition: Partition) -> bool:
+        """Return whether a partition belongs to a log of a topic that this state does not have.
+
+        Only a command is a reason to drop records, so such a partition is kept.
+        """
+        address = parse_address(partition.address)
+        if address is None or partition.topic == INDEX_TOPIC or address.topic_id in self.deleted_ids:
+            return False
+        return address.topic_id not in {self.cluster_id, *self._names}
+
+    # Changing
+
+    def found(self, cluster_id: str) -> None:
+        """Begin the state of a cluster, of which this broker has just become a part."""
+        self._set_header(cluster_id=cluster_id)
+
+    def apply(self, order: Order) -> Outcome:
+        """Apply a committed order."""
+        if order.controller_epoch < self._header.controller_epoch:
+            return Outcome(ErrorCode.NOT_CONTROLLER, "another broker had become the controller")
+        if order.controller_epoch > self._header.controller_epoch:
+            self._set_header(controller_epoch=order.controller_epoch)
+        return self._apply(order.command)
+
+    def _apply(self, command: Command) -> Outcome:  # noqa: PLR0911 (one return for each command)
+        match command:
+            case OpenCluster():
+                self._set_header(is_open=True)
+                return DONE
+            case RegisterBroker():
+                return self._register(command)
+            case DrainBroker():
+                return self._drain(command)
+            case CreateTopic():
+                return self._create(command.topic)
+            case AddLogs():
+                return self._add_logs(command)
+            case AlterSettings():
+                topic = self.find_id(command.topic_id)
+                return _NO_TOPIC if topic is None else self._put(attrs.evolve(topic, settings=command.settings))
+            case AssignReplicas():
+                return self._assign(command)
+            case DeleteTopic():
+                return self._delete(command)
+            case CloseTopic():
+                return self._close(command)
+
+    def _set_header(self, **changes: object) -> None:
+        self._header = attrs.evolve(self._header, **changes)  # type: ignore[arg-type]
+        self._records[_HEADER_KEY] = encode_json(self._header)
+
+    # Brokers
+
+    def _register(self, command: RegisterBroker) -> Outcome:
+        known = self.brokers.get(command.store_id)
+        if known is not None:
+            if command.number in {-1, known.number}:
+                return DONE
+            return Outcome(ErrorCode.INVALID_REGISTRATION, f"its number in the cluster is {known.number}")
+        if not 0 <= command.number < BROKERS_MAX:
+            return Outcome(
+                ErrorCode.INVALID_REGISTRATION, f"a number is from 0 to {BROKERS_MAX - 1}, not {command.number}"
+            )
+        taken = self.find_number(command.number)
+        if taken is not None:
+            return Outcome(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"the broker {taken.store_id} has the number {command.number}",
+            )
+        self._put_broker(RegisteredBroker(command.store_id, command.number))
+        return DONE
+
+    def _drain(self, command: DrainBroker) -> Outcome:
+        known = self.brokers.get(command.store_id)
+        if known is None:
+            return Outcome(ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker")
+        self._put_broker(attrs.evolve(known, is_draining=command.is_draining))
+        return DONE
+
+    def _put_broker(self, broker: RegisteredBroker) -> None:
+        self.brokers[broker.store_id] = broker
+        self._records[_BROKER + broker.store_id.encode()] = encode_json(broker)
+
+    # Topics
+
+    def _create(self, topic: Topic) -> Outcome:
+        known = self.topics.get(topic.name)
+        if known is not None and known.topic_id == topic.topic_id:
+            return DONE
+        if known is not None:
+            return Outcome(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic.name!r} already")
+        if topic.name in self.deleting:
+            return Outcome(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {topic.name!r} is still being deleted")
+        if topic.topic_id in self.deleted_ids:
+            return Outcome(ErrorCode.UNKNOWN_TOPIC_ID, "the topic was deleted meanwhile")
+        if not 0 < topic.log_count <= LOGS_MAX:
+            return Outcome(
+                ErrorCode.INVALID_PARTITIONS, f"a topic has from 1 to {LOGS_MAX} logs, not {topic.log_count}"
+            )
+        return self._check_replicas(topic.placement, topic.log_count) or self._put(topic)
+
+    def _add_logs(self, command: AddLogs) -> Outcome:
+        topic = self.find_id(command.topic_id)
+        if topic is None:
+            return _NO_TOPIC
+        added = command.log_count - topic.log_count
+        if added == 0:
+            return DONE
+        if added < 0 or command.log_count > LOGS_MAX:
+            return Outcome(
+                ErrorCode.INVALID_PARTITIONS,
+                f"the topic {topic.name!r} can have from {topic.log_count} to {LOGS_MAX} logs, not {command.log_count}",
+            )
+        placement = command.placement[len(command.placement) - added :]
+        assignments = dict(topic.assignments)
+        if command.is_assigned:
+            assignments.update(enumerate(placement, topic.log_count))
+        changed = attrs.evolve(
+            topic, log_count=command.log_count, placement=topic.placement + placement, assignments=assignments
+        )
+        return self._check_replicas(placement, added) or self._put(changed)
+
+    def _check_replicas(self, placement: tuple[tuple[str, ...], ...], log_count: int) -> Outcome | None:
+        if len(placement) != log_count or not all(
+            each and len(set(each)) == len(each) and self.brokers.keys() >= set(each) for each in placement
+        ):
+            return _NO_REPLICAS
+        return None
+
+    def _assign(self, command: AssignReplicas) -> Outcome:
+        topic = self.find_id(command.topic_id)
+        if topic is None or not 0 <= command.log < topic.log_count:
+            return _NO_TOPIC
+        assignments = {number: each for number, each in topic.assignments.items() if number != command.log}
+        if command.replicas:
+            refused = self._check_replicas((command.replicas,), 1)
+            if refused is not None:
+                return refused
+            assignments[command.log] = command.replicas
+        return self._put(attrs.evolve(topic, assignments=assignments))
+
+    def _put(self, topic: Topic) -> Outcome:
+        self.topics[topic.name] = topic
+        self._names[topic.topic_id] = topic.name
+        self._changed[topic.name] = None
+        self._records[_TOPIC + topic.topic_id.encode()] = encode_json(topic)
+        return DONE
+
+    def _delete(self, command: DeleteTopic) -> Outcome:
+        topic = self.find_id(command.topic_id)
+        if topic is None:
+            return DONE if command.topic_id in self.deleted_ids else _NO_TOPIC
+        del self.topics[topic.name]
+        self.deleted_ids.add(topic.topic_id)
+        deletion = Deletion(topic, last_epoch=max(topic.first_epoch, command.last_epoch))
+        self.deleting[topic.name] = deletion
+        self._changed[topic.name] = None
+        self._records[_TOPIC + topic.topic_id.encode()] = None
+        self._records[_DELETING + topic.topic_id.encode()] = encode_json(deletion)
+        return DONE
+
+    def _close(self, command: CloseTopic) -> Outcome:
+        name = self._names.get(command.topic_id)
+        deletion = None if name is None else self.deleting.get(name)
+        if name is None or deletion is None or deletion.topic.topic_id != command.topic_id:
+            return DONE if command.topic_id in self.deleted_ids else _NO_TOPIC
+        del self.deleting[name], self._names[command.topic_id]
+        closed = attrs.evolve(deletion, producer_ends=command.producer_ends)
+        self._record_deletion(closed)
+        self._closed.append(closed)
+        self._records[_DELETING + command.topic_id.encode()] = None
+        self._records[_DELETED + command.topic_id.encode()] = encode_json(closed)
+        return DONE
+
+    def _record_deletion(self, deletion: Deletion) -> None:
+        topic = deletion.topic
+        self.deleted_ids.add(topic.topic_id)
+        self.last_epochs[topic.name] = max(deletion.last_epoch, self.last_epochs.get(topic.name, 0))
+        for address, end in deletion.producer_ends.items():
+            partition = Partition(topic.name, address)
+            self.producer_starts[partition] = max(end, self.producer_starts.get(partition, 0))
+
+    # What has changed
+
+    def take_changed(self) -> list[str]:
+        """Return the names of the topics that have changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def take_closed(self) -> list[Deletion]:
+        """Return the deletions that were completed since the last call: their records can be dropped."""
+        closed, self._closed = self._closed, []
+        return closed
+
+    def take_records(self) -> list[tuple[bytes, bytes | None]]:
+        """Return the keys and values of the state that have changed since the last call."""
+        records, self._records = self._records, {}
+        return list(records.items())
+
+    def restore(self, records: Mapping[bytes, bytes]) -> None:
+        """Restore the state from its keys and values. Raise `StorageFormatError` if one of them is malformed."""
+        with format_errors("the stored state of the cluster"):
+            if _HEADER_KEY in records:
+                self._header = convert(_Header, json.loads(records[_HEADER_KEY]))
+            for broker in _decode(records.items(), _BROKER, RegisteredBroker):
+                self.brokers[broker.store_id] = broker
+            for topic in _decode(records.items(), _TOPIC, Topic):
+                self.topics[topic.name] = topic
+                self._names[topic.topic_id] = topic.name
+            for deletion in _decode(records.items(), _DELETING, Deletion):
+                self.deleting[deletion.topic.name] = deletion
+                self.deleted_ids.add(deletion.topic.topic_id)
+                self._names[deletion.topic.topic_id] = deletion.topic.name
+            for deletion in _decode(records.items(), _DELETED, Deletion):
+                self._record_deletion(deletion)
+        self._changed = dict.fromkeys(self.topics)
+
+
+_T = TypeVar("_T")
+
+
+def _decode(records: Iterable[tuple[bytes, bytes]], prefix: bytes, kind: type[_T]) -> Iterator[_T]:
+    for key, value in records:
+        if key.startswith(prefix):
+            found: Any = convert(kind, json.loads(value))
+            yield found

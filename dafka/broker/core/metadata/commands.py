@@ -1,0 +1,175 @@
+"""The commands in the log of metadata. What a cluster is, is what they give when they are applied in order.
+
+The broker that leads this log is the controller. A command names what it changes by an id that is never used again, so
+a command that arrives twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import ClassVar, TypeAlias
+
+import attrs
+
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.typed_json import convert, encode_json
+from dafka.errors import StorageFormatError
+from dafka.protocol.format_errors import format_errors
+
+COMMAND_VERSION = 1
+"""The version of the records in the log of metadata."""
+
+
+@attrs.frozen
+class OpenCluster:
+    """Serve clients: all brokers that the cluster begins with are registered."""
+
+    KIND: ClassVar[str] = "open-cluster"
+
+
+@attrs.frozen
+class RegisterBroker:
+    """A store belongs to the cluster, and its broker has a number.
+
+    The requested number is -1 if the broker takes any that is free. The controller replaces it.
+    """
+
+    KIND: ClassVar[str] = "register-broker"
+    store_id: str
+    number: int = -1
+
+
+@attrs.frozen
+class DrainBroker:
+    """Start or stop moving the logs of a broker to others."""
+
+    KIND: ClassVar[str] = "drain-broker"
+    store_id: str
+    is_draining: bool
+
+
+@attrs.frozen
+class CreateTopic:
+    """Create a topic. The controller chooses the replicas of logs that have none."""
+
+    KIND: ClassVar[str] = "create-topic"
+    topic: Topic
+
+
+@attrs.frozen
+class AddLogs:
+    """Add logs to a topic, up to a number. `placement` has the replicas of the added ones.
+
+    The controller chooses them, unless the placement `is_assigned` by an operator.
+    """
+
+    KIND: ClassVar[str] = "add-logs"
+    topic_id: str
+    log_count: int
+    placement: tuple[tuple[str, ...], ...] = ()
+    is_assigned: bool = False
+
+
+@attrs.frozen
+class AlterSettings:
+    """Replace all settings of a topic."""
+
+    KIND: ClassVar[str] = "alter-settings"
+    topic_id: str
+    settings: Mapping[str, str]
+
+
+@attrs.frozen
+class AssignReplicas:
+    """Choose the replicas of a log, the preferred leader first; none to leave the choice to the brokers again."""
+
+    KIND: ClassVar[str] = "assign-replicas"
+    topic_id: str
+    log: int
+    replicas: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class DeleteTopic:
+    """Delete a topic, whose name is free after `CloseTopic`. `last_epoch` is the latest leader epoch of its logs."""
+
+    KIND: ClassVar[str] = "delete-topic"
+    topic_id: str
+    last_epoch: int = 0
+
+
+@attrs.frozen
+class CloseTopic:
+    """Delete the records of a deleted topic.
+
+    `producer_ends` has the sequence after the last deleted record of each producer partition, by address.
+    """
+
+    KIND: ClassVar[str] = "close-topic"
+    topic_id: str
+    producer_ends: Mapping[str, int]
+
+
+Command: TypeAlias = (
+    OpenCluster
+    | RegisterBroker
+    | DrainBroker
+    | CreateTopic
+    | AddLogs
+    | AlterSettings
+    | AssignReplicas
+    | DeleteTopic
+    | CloseTopic
+)
+
+_COMMANDS: tuple[type[Command], ...] = Command.__args__
+_KINDS: dict[str, type[Command]] = {each.KIND: each for each in _COMMANDS}
+
+
+@attrs.frozen
+class Order:
+    """A command, and who ordered it.
+
+    Attributes:
+        command: The command.
+        request_id: Identifies the request, which its sender can repeat.
+        ordered_by: Who ordered it: a user, a client's address, or a broker.
+        ordered_at: The controller's time, in ms since 1970.
+        controller_epoch: The leader epoch of the controller that has written it.
+    """
+
+    command: Command
+    request_id: str = ""
+    ordered_by: str = ""
+    ordered_at: int = 0
+    controller_epoch: int = 0
+
+
+def encode_order(order: Order) -> bytes:
+    """Return the value of a record in the log of metadata. The same format is used in messages to the controller."""
+    fields = {each.name: getattr(order, each.name) for each in attrs.fields(Order)}
+    return encode_json({"version": COMMAND_VERSION, "kind": order.command.KIND, **fields})
+
+
+def decode_order(value: bytes) -> Order:
+    """Return an order. Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
+
+    A broker must not skip an order that it cannot read, because its state would differ from that of the others.
+    """
+    with format_errors("a command in the log of metadata"):
+        fields = json.loads(value)
+        version, kind = fields.pop("version"), fields.pop("kind")
+        if version > COMMAND_VERSION or kind not in _KINDS:
+            raise StorageFormatError(
+                f"the log of metadata has a command {kind!r} that this version of dafka does not know: update dafka on "
+                "this broker"
+            )
+        command: Command = convert(_KINDS[kind], fields.pop("command"))
+        return Order(
+            command,
+            convert(str, fields["request_id"]),
+            convert(str, fields["ordered_by"]),
+            convert(int, fields["ordered_at"]),
+            convert(int, fields["controller_epoch"]),
+        )

@@ -1,0 +1,43 @@
+"""What a store keeps about its cluster outside the log of metadata."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+
+from dafka.broker.core.typed_json import convert, encode_json
+from dafka.protocol.format_errors import format_errors
+
+CLUSTER_TOPIC = "$cluster"
+"""The topic of this record and of the state of the cluster, as one broker has applied it. Only this broker reads it."""
+
+STORE_KEY = b"store"
+"""The key of the record."""
+
+
+@attrs.frozen
+class StoreRecord:
+    """The cluster that a store belongs to. A store never joins another one.
+
+    Attributes:
+        cluster_id: The id of the cluster, which is the id of the topic `$metadata`.
+        first_voters: The first voters of the log of metadata.
+        applied: The offset in the log of metadata before which all commands are applied to the stored state.
+    """
+
+    cluster_id: str
+    first_voters: tuple[str, ...]
+    applied: int = 0
+
+
+def encode_store_record(record: StoreRecord) -> bytes:
+    """Return the value of the record."""
+    return encode_json(record)
+
+
+def decode_store_record(value: bytes) -> StoreRecord:
+    """Return the record of a store. Raise `StorageFormatError` if it is malformed."""
+    with format_errors("the record of the store's cluster"):
+        found: StoreRecord = convert(StoreRecord, json.loads(value))
+        return found

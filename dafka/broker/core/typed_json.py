@@ -1,0 +1,51 @@
+"""Encodes attrs classes as JSON, and decodes JSON with checks of all types, because any node can publish a record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import IntEnum
+from functools import cache
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+
+import attrs
+
+
+def encode_json(found: Any) -> bytes:
+    """Return a JSON value in which instances of attrs classes are objects."""
+    return json.dumps(found, default=_fields, separators=(",", ":")).encode()
+
+
+def convert(kind: Any, value: Any) -> Any:
+    """Convert a decoded JSON value to a type. Raise `TypeError`, `ValueError` or `KeyError` if it does not match.
+
+    The type is an integer, a string, a boolean, a named tuple or another attrs class, or a tuple or a mapping of one of
+    these.
+    """
+    if attrs.has(kind):
+        return kind(**{name: convert(each, value[name]) for name, each in _hints(kind).items()})
+    is_named, origin = hasattr(kind, "_fields"), get_origin(kind)
+    if is_named or origin is tuple:
+        if type(value) is not list:
+            raise TypeError(value)
+        if is_named:
+            return kind(*(convert(*each) for each in zip(_hints(kind).values(), value, strict=True)))
+        return tuple(convert(get_args(kind)[0], each) for each in value)
+    if origin is Mapping:
+        key_kind, value_kind = get_args(kind)
+        return {key_kind(key): convert(value_kind, each) for key, each in value.items()}
+    if type(value) is not (int if issubclass(kind, IntEnum) else kind):
+        raise TypeError(value)
+    if kind is int and not -(2**63) <= value < 2**63:
+        raise ValueError(value)
+    return kind(value)
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    return attrs.asdict(found, recurse=False)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of an attrs class or a named tuple."""
+    return {name: each for name, each in get_type_hints(kind).items() if get_origin(each) is not ClassVar}

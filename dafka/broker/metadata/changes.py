@@ -1,0 +1,128 @@
+"""Requests changes of the cluster from the controller, and waits until they are applied here."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+import trio
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.cluster_state import Outcome
+from dafka.broker.core.metadata.commands import Command, CreateTopic, Order, encode_order
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.interbroker.messenger import BrokerMessenger
+from dafka.broker.metadata.controller import Controller, OrderRequest
+from dafka.broker.metadata.metadata_log import MetadataLog
+from dafka.errors import NoControllerError, RefusedChangeError
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+REPEAT_S = 0.5
+"""Seconds after which a request is repeated: the controller has changed, or a message was lost."""
+
+LOOK_S = 0.02
+"""Seconds after which a request looks again for a controller."""
+
+CHANGE_S = 30.0
+"""The longest wait for a change, in seconds."""
+
+CONTROLLER_S = 5.0
+"""How long a request waits for a controller, in seconds."""
+
+
+class ClusterChanges:
+    """Changes of the cluster that are requested at one broker."""
+
+    def __init__(
+        self, tables: BrokerTables, metadata: MetadataLog, controller: Controller, messenger: BrokerMessenger
+    ) -> None:
+        self._tables = tables
+        self._metadata = metadata
+        self._controller = controller
+        self._messenger = messenger
+        self._nursery: trio.Nursery | None = None
+        self._later: set[object] = set()
+
+    async def run(self) -> None:
+        """Send the requests of `request_later` until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await trio.sleep_forever()
+
+    def request_later(self, command: Command) -> None:
+        """Request a command until it is applied or refused. It is not requested twice at once.
+
+        A topic of producers' records is not either, whatever its id.
+        """
+        key = command.topic.name if isinstance(command, CreateTopic) else command
+        if self._nursery is not None and key not in self._later:
+            self._later.add(key)
+            self._nursery.start_soon(self._request_until_applied, key, command)
+
+    async def _request_until_applied(self, key: object, command: Command) -> None:
+        own, state = self._tables.brokers.own.address, self._tables.state
+        await self._metadata.wait_until(lambda: state.is_open and own in state.brokers)
+        while key in self._later:
+            try:
+                await self.change(command)
+            except NoControllerError:
+                await trio.sleep(REPEAT_S)
+                continue
+            except RefusedChangeError as error:
+                _LOGGER.info("the command %s is refused: %s", command.KIND, error)
+            self._later.discard(key)
+
+    async def change(self, command: Command, ordered_by: str = "") -> None:
+        """Request a command, and wait until it is applied here.
+
+        Raise `RefusedChangeError` if it cannot take effect, and `NoControllerError` if no controller has answered.
+        """
+        outcome = await self._find_outcome(command, ordered_by or f"broker {self._tables.brokers.own.number}")
+        if outcome.error is not ErrorCode.NONE:
+            raise RefusedChangeError(outcome.reason, outcome.error)
+
+    async def _find_outcome(self, command: Command, ordered_by: str) -> Outcome:
+        request_id = secrets.token_hex(8)
+        order = Order(command, request_id, ordered_by)
+        pending = self._metadata.expect(request_id)
+        begun, was_sent = trio.current_time(), False
+        try:
+            while (waited := trio.current_time() - begun) < (CHANGE_S if was_sent else CONTROLLER_S):
+                is_sent = self._send(order)
+                was_sent |= is_sent
+                with trio.move_on_after(REPEAT_S if is_sent else LOOK_S):
+                    await pending.arrived.wait()
+                if pending.outcome is not None and pending.outcome.error is not ErrorCode.NOT_CONTROLLER:
+                    return pending.outcome
+        finally:
+            self._metadata.forget(request_id)
+        raise NoControllerError(self._explain(waited, was_sent=was_sent))
+
+    def _send(self, order: Order) -> bool:
+        """Send an order to the controller. Return whether there is one."""
+        log, brokers = self._metadata.log, self._tables.brokers
+        if log is None:
+            return False
+        if log.leadership.is_led:
+            return self._controller.submit(order)
+        controller = log.leadership.leader or log.leadership.presumed_leader
+        if controller == brokers.own.address or not brokers.is_heard(controller, trio.current_time()):
+            return False
+        self._messenger.send(controller, OrderRequest(encode_order(order).decode()))
+        return True
+
+    def _explain(self, waited_s: float, *, was_sent: bool) -> str:
+        log = self._tables.logs.find(name_log(self._tables.state.cluster_id, 0))
+        if log is None:
+            return "this broker belongs to no cluster yet: nothing is changed; try again"
+        voters = log.replica.latest.voters
+        brokers, now = self._tables.brokers, trio.current_time()
+        heard = sum(each == brokers.own.address or brokers.is_heard(each, now) for each in voters)
+        found = (
+            f"{heard} of the {len(voters)} brokers that vote on metadata are heard, {len(voters) // 2 + 1} are needed"
+        )
+        if was_sent:
+            return f"the change was not confirmed within {waited_s:.0f} s ({found}): look whether it was made"
+        return f"the cluster has no controller ({found}): nothing is changed; try again"

@@ -1,0 +1,269 @@
+"""The controller: the broker that leads the log of metadata. It alone appends to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import attrs
+import trio
+
+from dafka.batches import encode_records, read_header
+from dafka.broker.core.metadata.commands import (
+    AddLogs,
+    CloseTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    OpenCluster,
+    Order,
+    RegisterBroker,
+    decode_order,
+    encode_order,
+)
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.node_machine import BrokerMachine
+from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
+from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.log.writer import LogWriter
+from dafka.broker.metadata.metadata_log import MetadataLog
+from dafka.errors import NotLeaderError, StorageFormatError
+from dafka.records import RecordBatch
+from dafka.storage.plugin_helpers import now_ms
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+MISSED_EPOCHS = 8
+"""How many leader changes of a log the controller can have missed when its topic is deleted."""
+
+MANAGE_S = 0.1
+"""Seconds between two looks at what the cluster needs, while it needs something."""
+
+IDLE_S = 1.0
+"""Seconds between two looks otherwise, unless the state changes."""
+
+VOTER_AFTER_S = 60.0
+"""For how long a broker must have been heard to vote on metadata, in seconds, when the cluster is open."""
+
+CLOSE_S = 3.0
+"""How long the controller waits for brokers to tell how far they have the records of a deleted topic, in seconds."""
+
+ASK_AGAIN_S = 0.2
+"""Seconds after which they are asked again."""
+
+VOTERS = (1, 3, 5)
+"""The possible numbers of brokers that vote on metadata."""
+
+
+@attrs.frozen
+class OrderRequest(Message):
+    """Requests a command of the controller."""
+
+    KIND = "metadata-order"
+    order: str
+
+
+@attrs.frozen
+class ProducerEndsRequest(Message):
+    """Asks how far a broker has the producer partitions of a deleted topic."""
+
+    KIND = "producer-ends?"
+    topic_id: str
+
+
+@attrs.frozen
+class ProducerEnds(Message):
+    """How far a broker has the producer partitions of a deleted topic: addresses, and the sequences after the last."""
+
+    KIND = "producer-ends"
+    topic_id: str
+    addresses: tuple[str, ...]
+    ends: tuple[int, ...]
+
+
+@attrs.define
+class _Closing:
+    """The answers about a deleted topic."""
+
+    begun_at: float
+    asked_at: float = float("-inf")
+    answered: set[str] = attrs.field(factory=set)
+    ends: dict[str, int] = attrs.field(factory=dict)
+
+
+class Controller:
+    """Makes the changes of the cluster while this broker leads the log of metadata.
+
+    `place_logs` chooses the replicas of the logs of a topic that have none, and `act` executes the effects of replicas.
+    """
+
+    def __init__(
+        self,
+        tables: BrokerTables,
+        metadata: MetadataLog,
+        writer: LogWriter,
+        messenger: BrokerMessenger,
+        machine: BrokerMachine,
+        place_logs: Callable[[Topic], tuple[tuple[str, ...], ...]],
+        act: Callable[[Iterable[LogAction]], None],
+        initial_brokers: int,
+    ) -> None:
+        self._tables = tables
+        self._state = tables.state
+        self._metadata = metadata
+        self._writer = writer
+        self._messenger = messenger
+        self._machine = machine
+        self._place_logs = place_logs
+        self._act = act
+        self._initial_brokers = initial_brokers
+        self._closing: dict[str, _Closing] = {}
+        self._alive_since: dict[str, float] = {}
+        messenger.on(OrderRequest, self._receive)
+        messenger.on(ProducerEndsRequest, self._tell_producer_ends)
+        messenger.on(ProducerEnds, self._learn_producer_ends)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, and has applied all commands of its predecessors."""
+        log = self._metadata.log
+        return log is not None and log.leadership.is_led and self._state.applied >= log.epochs[-1][1]
+
+    def _receive(self, sender: str, message: OrderRequest) -> None:
+        try:
+            self.submit(decode_order(message.order.encode()))
+        except StorageFormatError as error:
+            _LOGGER.warning("a request of the broker %s is ignored: %s", sender, error)
+
+    def submit(self, order: Order) -> bool:
+        """Make a change, if this broker is the controller. Return whether it is; otherwise the sender tries again."""
+        if not self.is_active:
+            return False
+        self._append(attrs.evolve(order, command=self._complete(order.command)))
+        return True
+
+    def _append(self, order: Order) -> None:
+        log = self._metadata.log
+        assert log is not None
+        stamped = attrs.evolve(order, ordered_at=now_ms(), controller_epoch=log.leadership.epoch)
+        batch = RecordBatch(log.leader_partition, 0, [encode_order(stamped)], timestamps=[stamped.ordered_at])
+        try:
+            self._writer.append(log, [(read_header(data), data) for data in encode_records(batch)])
+        except NotLeaderError:
+            return  # the broker that requests it repeats it
+
+    def _complete(self, command: Command) -> Command:
+        """Return a command with what only the controller decides."""
+        state = self._state
+        if isinstance(command, RegisterBroker) and command.number < 0:
+            return attrs.evolve(command, number=state.free_number())
+        if isinstance(command, CreateTopic):
+            return CreateTopic(self._complete_topic(command.topic))
+        if isinstance(command, AddLogs) and (topic := state.find_id(command.topic_id)) is not None:
+            placed = topic.placement + command.placement
+            wider = attrs.evolve(topic, log_count=max(command.log_count, topic.log_count), placement=placed)
+            return attrs.evolve(command, placement=self._place_logs(wider)[topic.log_count :])
+        if isinstance(command, DeleteTopic) and (topic := state.find_id(command.topic_id)) is not None:
+            epochs = [log.leadership.epoch for log in self._tables.log_table.logs(topic.name)]
+            return attrs.evolve(command, last_epoch=max([topic.first_epoch, *epochs]))
+        return command
+
+    def _complete_topic(self, topic: Topic) -> Topic:
+        last = self._state.last_epochs.get(topic.name)
+        is_first = last is None or (self._tables.brokers.is_alone and not last)
+        first_epoch = 0 if is_first else next_epoch((last or 0) + MISSED_EPOCHS * EPOCH_STEP, 0)
+        created = attrs.evolve(topic, created_at=now_ms(), first_epoch=first_epoch)
+        return attrs.evolve(created, placement=self._place_logs(created))
+
+    # What the cluster needs
+
+    async def run(self) -> None:
+        """Open the cluster, add voters, and close deleted topics, until cancelled."""
+        while True:
+            is_active = self.is_active
+            if is_active:
+                self._open()
+                self._add_voters()
+                self._close_topics()
+            else:
+                self._closing.clear()
+            is_busy = is_active and (not self._state.is_open or bool(self._closing))
+            with trio.move_on_after(MANAGE_S if is_busy or not self._state.is_open else IDLE_S):
+                await self._metadata.wait_changed()
+
+    def _open(self) -> None:
+        """Open the cluster when as many brokers have joined as it begins with, and enough of them vote."""
+        alive = self._tables.brokers.alive.intersection(self._state.brokers)
+        if not self._state.is_open and len(alive) >= self._initial_brokers and not self._add_voters():
+            self._append(Order(OpenCluster()))
+
+    def _add_voters(self) -> bool:
+        """Make brokers voters if there are too few of them. Return whether there are.
+
+        When the cluster is open, only brokers that have lived for a while become voters. Voters never leave by
+        themselves.
+        """
+        log, now, alive = self._replicated, trio.current_time(), self._tables.brokers.alive
+        self._alive_since = {each: self._alive_since.get(each, now) for each in alive}
+        if log is None:
+            return True
+        least_s, latest = VOTER_AFTER_S if self._state.is_open else 0.0, log.replica.latest
+        members = {
+            each.store_id
+            for each in self._state.brokers.values()
+            if each.store_id in alive and not each.is_draining and now - self._alive_since[each.store_id] >= least_s
+        }
+        wanted = max(each for each in VOTERS if each <= len(members.union(latest.voters)))
+        added = sorted(members.difference(latest.voters))[: wanted - len(latest.voters)]
+        if added and not latest.learners and log.replica.elections.state.election is None:
+            self._act(self._tables.logs.change_replicas(log, (*latest.voters, *added)))
+        return bool(added)
+
+    @property
+    def _replicated(self) -> ReplicatedLog | None:
+        return self._tables.logs.find(name_log(self._state.cluster_id, 0))
+
+    # Deleted topics
+
+    def _close_topics(self) -> None:
+        """Ask how far brokers have the records of deleted topics, and close the topics whose records are known."""
+        now, others = trio.current_time(), self._tables.brokers.alive - {self._tables.brokers.own.address}
+        deleting = {each.topic.topic_id for each in self._state.deleting.values()}
+        self._closing = {each: found for each, found in self._closing.items() if each in deleting}
+        for topic_id in deleting:
+            closing = self._closing.get(topic_id)
+            if closing is None:
+                closing = self._closing[topic_id] = _Closing(now, ends=self._producer_ends(topic_id))
+            elif closing.begun_at == float("inf"):
+                continue  # it is being closed
+            if others <= closing.answered or now - closing.begun_at >= CLOSE_S:
+                closing.begun_at = float("inf")
+                self._append(Order(CloseTopic(topic_id, closing.ends)))
+            elif now - closing.asked_at >= ASK_AGAIN_S:
+                closing.asked_at = now
+                for each in others - closing.answered:
+                    self._messenger.send(each, ProducerEndsRequest(topic_id))
+
+    def _producer_ends(self, topic_id: str) -> dict[str, int]:
+        name = next(each.topic.name for each in self._state.deleting.values() if each.topic.topic_id == topic_id)
+        machine = self._machine
+        return {
+            each.address: machine.next_sequence(each)
+            for each in machine.reassembler.cursors
+            if each.topic == name and "/" not in each.address
+        }
+
+    def _tell_producer_ends(self, sender: str, message: ProducerEndsRequest) -> None:
+        if any(each.topic.topic_id == message.topic_id for each in self._state.deleting.values()):
+            ends = self._producer_ends(message.topic_id)
+            self._messenger.send(sender, ProducerEnds(message.topic_id, tuple(ends), tuple(ends.values())))
+
+    def _learn_producer_ends(self, sender: str, message: ProducerEnds) -> None:
+        closing = self._closing.get(message.topic_id)
+        if closing is not None and len(message.addresses) == len(message.ends):
+            closing.answered.add(sender)
+            for address, end in zip(message.addresses, message.ends, strict=True):
+                closing.ends[address] = max(end, closing.ends.get(address, 0))

@@ -1,0 +1,115 @@
+"""Makes a broker a member of a cluster: it forms one, joins the one that it sees, or goes on in its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import RegisterBroker
+from dafka.broker.core.metadata.forming import Form, Join, Refuse, Wait, choose_step
+from dafka.broker.core.metadata.store_record import StoreRecord
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.metadata.changes import ClusterChanges
+from dafka.broker.metadata.metadata_log import MetadataLog
+from dafka.broker.replication.membership import Membership
+from dafka.config.settings import BrokerConfig
+from dafka.errors import ConfigError, NoControllerError, RefusedChangeError
+from dafka.records import new_address
+
+_LOGGER = logging.getLogger("dafka.broker")
+
+LOOK_S = 0.1
+"""Seconds between two looks for a cluster to join."""
+
+SEEN_S = 1.0
+"""Seconds within which a broker that has just started has seen the others."""
+
+ALONE_S = 3.0
+"""How long a broker looks for others among the nodes that it sees, before it forms a cluster of one, in seconds."""
+
+REMIND_S = 10.0
+"""Seconds between two messages that say what a broker waits for."""
+
+
+class Joining:
+    """The way of one broker into its cluster. `observe` makes it take part in the log of metadata."""
+
+    def __init__(
+        self,
+        tables: BrokerTables,
+        metadata: MetadataLog,
+        changes: ClusterChanges,
+        membership: Membership,
+        config: BrokerConfig,
+        observe: Callable[[StoreRecord], None],
+    ) -> None:
+        self._state = tables.state
+        self._brokers = tables.brokers
+        self._metadata = metadata
+        self._changes = changes
+        self._membership = membership
+        self._config = config
+        self._observe = observe
+        self.has_joined = trio.Event()
+        """Set when the broker is registered in an open cluster, so that it may serve clients."""
+
+    async def run(self) -> None:
+        """Join a cluster. Raise `ConfigError` if an operator has to decide something first."""
+        if self._metadata.record is None:
+            record = await self._find_cluster()
+            await self._metadata.join(record).wait()
+            self._observe(record)
+            self._metadata.is_observed.set()
+            self._membership.update_registration(cluster_id=record.cluster_id, first_voters=record.first_voters)
+        elif self._config.cluster not in {"", self._state.cluster_id}:
+            raise ConfigError(
+                f"this store belongs to the cluster {self._state.cluster_id}, not to {self._config.cluster}: start it "
+                "without --cluster, or with another storage"
+            )
+        await self._register()
+        await self._metadata.wait_until(lambda: self._state.is_open)
+        self._membership.update_registration(is_open=True)
+        self.has_joined.set()
+
+    async def _find_cluster(self) -> StoreRecord:
+        await self._membership.wait_others()
+        begun = reminded_at = trio.current_time()
+        while True:
+            step = choose_step(
+                self._brokers.own,
+                self._membership.seen(),
+                self._config.cluster,
+                has_just_started=trio.current_time() - begun < SEEN_S,
+            )
+            waited_s = trio.current_time() - begun
+            is_sure = self._config.initial_brokers > 1 or not self._membership.has_peers or waited_s >= ALONE_S
+            if isinstance(step, Form) and is_sure:
+                return StoreRecord(new_address(), (self._brokers.own.address,))
+            if isinstance(step, Join):
+                return StoreRecord(step.cluster_id, step.first_voters)
+            if isinstance(step, Refuse):
+                raise ConfigError(step.reason)
+            if isinstance(step, Wait) and trio.current_time() - reminded_at >= REMIND_S:
+                reminded_at = trio.current_time()
+                _LOGGER.warning("this broker belongs to no cluster yet: %s", step.reason)
+            await trio.sleep(LOOK_S)
+
+    async def _register(self) -> None:
+        """Register this broker. Raise `ConfigError` if it cannot have the number in its settings."""
+        own, number = self._brokers.own.address, self._config.number
+        while own not in self._state.brokers:
+            try:
+                await self._changes.change(RegisterBroker(own, number))
+            except NoControllerError as error:
+                _LOGGER.warning("this broker is not registered yet: %s", error)
+            except RefusedChangeError as error:
+                if number >= 0 or error.error_code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    raise ConfigError(f"{error}; start this broker with another number") from None
+        registered = self._state.brokers[own]
+        if number not in {-1, registered.number}:
+            raise ConfigError(
+                f"this store has the number {registered.number} in its cluster, not {number}: start it with that number"
+            )

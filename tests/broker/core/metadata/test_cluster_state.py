@@ -1,0 +1,249 @@
+"""The state of a cluster is a function of the committed commands, and of nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.cluster_state import BROKERS_MAX, DONE, ClusterState
+from dafka.broker.core.metadata.commands import (
+    AddLogs,
+    AlterSettings,
+    AssignReplicas,
+    CloseTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    DrainBroker,
+    OpenCluster,
+    Order,
+    RegisterBroker,
+)
+from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
+from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.errors import StorageFormatError
+from dafka.records import Partition
+
+CLUSTER = "C" * 32
+STORES, NAMES, IDS = st.sampled_from("abc"), st.sampled_from(["orders", "visits"]), st.sampled_from(["1D", "2D", "3D"])
+REPLICAS = st.lists(st.sampled_from("abcx"), max_size=3).map(tuple)
+PLACEMENT = st.lists(REPLICAS, max_size=3).map(tuple)
+TOPICS = st.builds(
+    Topic,
+    NAMES,
+    IDS,
+    st.integers(0, 3),
+    st.dictionaries(st.just("retention.ms"), st.sampled_from("12"), max_size=1),
+    st.integers(0, 3),
+    PLACEMENT,
+    first_epoch=st.sampled_from([0, 1024]),
+)
+COMMANDS: st.SearchStrategy[Command] = st.one_of(
+    st.builds(OpenCluster),
+    st.builds(RegisterBroker, STORES, st.integers(-1, 2)),
+    st.builds(DrainBroker, STORES, st.booleans()),
+    st.builds(CreateTopic, TOPICS),
+    st.builds(AddLogs, IDS, st.integers(0, 4), PLACEMENT, st.booleans()),
+    st.builds(AlterSettings, IDS, st.just({"retention.ms": "9"})),
+    st.builds(AssignReplicas, IDS, st.integers(0, 3), REPLICAS),
+    st.builds(DeleteTopic, IDS, st.sampled_from([0, 2048])),
+    st.builds(CloseTopic, IDS, st.dictionaries(st.sampled_from(["P", "Q"]), st.integers(0, 9), max_size=2)),
+)
+ORDERS = st.lists(st.builds(Order, COMMANDS, controller_epoch=st.integers(0, 2)), max_size=40)
+
+
+def begin() -> ClusterState:
+    state = ClusterState()
+    state.found(CLUSTER)
+    for number, each in enumerate("abc"):
+        assert state.apply(Order(RegisterBroker(each, number))) == DONE
+    return state
+
+
+def parts(state: ClusterState) -> dict[str, Any]:
+    """Return everything that a state says."""
+    names = ("brokers", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs", "cluster_id", "is_open")
+    return {name: getattr(state, name) for name in names}
+
+
+def topic(name: str = "orders", topic_id: str = "1D", *placement: tuple[str, ...], **fields: Any) -> Topic:
+    placed = placement or (("a", "b", "c"),)
+    return Topic(name, topic_id, len(placed), placement=placed, **fields)
+
+
+@settings(max_examples=150)
+@given(ORDERS)
+def test_a_state_is_what_its_stored_keys_and_values_say(orders: list[Order]) -> None:
+    state, stored = begin(), dict[bytes, bytes]()
+    for order in (None, *orders):
+        outcome = DONE if order is None else state.apply(order)
+        for key, value in state.take_records():
+            if value is None:
+                stored.pop(key, None)
+            else:
+                stored[key] = value
+        assert (outcome.error is ErrorCode.NONE) == (not outcome.reason)
+        again = ClusterState()
+        again.restore(stored)
+        assert parts(again) == parts(state)
+        assert again.take_changed() == list(again.topics)
+        assert [again.find_id(each.topic_id) for each in state.topics.values()] == list(state.topics.values())
+
+
+@settings(max_examples=150)
+@given(ORDERS)
+def test_an_order_that_is_refused_or_made_again_changes_nothing(orders: list[Order]) -> None:
+    state, latest = begin(), 0
+    state.take_records()
+    for order in orders:
+        before = {name: dict(each) if isinstance(each, dict) else each for name, each in parts(state).items()}
+        outcome = state.apply(order)
+        has_lost_power = order.controller_epoch < latest
+        assert (outcome.error is ErrorCode.NOT_CONTROLLER) == has_lost_power
+        latest = max(latest, order.controller_epoch)
+        if outcome != DONE:
+            assert {**parts(state), "deleted_ids": before["deleted_ids"]} == before
+            continue
+        state.take_records()
+        assert state.apply(order) == DONE or isinstance(order.command, AssignReplicas | AlterSettings)
+        assert all(value is not None for _, value in state.take_records())
+
+
+@settings(max_examples=150)
+@given(ORDERS)
+def test_names_numbers_and_ids_belong_to_one(orders: list[Order]) -> None:
+    state, deleted = begin(), set[str]()
+    for order in orders:
+        state.apply(order)
+        ids = [each.topic_id for each in state.topics.values()]
+        numbers = [each.number for each in state.brokers.values()]
+        assert len(set(ids)) == len(ids)
+        assert len(set(numbers)) == len(numbers)
+        assert state.free_number() not in numbers
+        assert state.topics.keys().isdisjoint(state.deleting)
+        assert state.deleted_ids >= deleted
+        assert state.deleted_ids.isdisjoint(ids)
+        deleted = set(state.deleted_ids)
+        for each in state.topics.values():
+            assert len(each.placement) == each.log_count >= 1
+            assert {"a", "b", "c"} >= {store for replicas in each.placement for store in replicas}
+            assert all(0 <= log < each.log_count for log in each.assignments)
+
+
+def test_the_first_replicas_of_a_log_never_change() -> None:
+    state = begin()
+    assert state.apply(Order(CreateTopic(topic()))) == DONE
+    assert state.apply(Order(AssignReplicas("1D", 0, ("c", "b")))) == DONE
+    assert state.apply(Order(AddLogs("1D", 2, (("b", "c"),), is_assigned=True))) == DONE
+    assert state.apply(Order(AddLogs("1D", 3, (("x",), ("b", "c"), ("a",))))) == DONE, "the last one is added"
+    found = state.topics["orders"]
+    assert found.placement == (("a", "b", "c"), ("b", "c"), ("a",))
+    assert found.assignments == {0: ("c", "b"), 1: ("b", "c")}
+    assert state.apply(Order(AssignReplicas("1D", 0))) == DONE
+    assert state.topics["orders"].assignments == {1: ("b", "c")}
+
+
+def test_the_name_of_a_deleted_topic_is_free_when_its_records_are_known() -> None:
+    state = begin()
+    state.apply(Order(CreateTopic(topic(first_epoch=1024))))
+    assert state.apply(Order(DeleteTopic("1D", 512))) == DONE
+    assert state.take_changed() == ["orders"]
+    assert state.is_deleted("a/1D/0")
+    assert not state.take_closed()
+    refused = state.apply(Order(CreateTopic(topic(topic_id="2D"))))
+    assert refused == (ErrorCode.TOPIC_ALREADY_EXISTS, "the topic 'orders' is still being deleted")
+    assert state.apply(Order(CloseTopic("1D", {"P": 7}))) == DONE
+    (closed,) = state.take_closed()
+    assert (closed.topic.topic_id, closed.producer_ends) == ("1D", {"P": 7})
+    assert state.producer_starts == {Partition("orders", "P"): 7}
+    assert state.last_epochs == {"orders": 1024}
+    assert state.apply(Order(CreateTopic(topic(topic_id="2D")))) == DONE
+    state.apply(Order(DeleteTopic("2D", 4096)))
+    state.apply(Order(CloseTopic("2D", {"P": 3, "Q": 1})))
+    assert state.producer_starts == {Partition("orders", "P"): 7, Partition("orders", "Q"): 1}
+    assert state.last_epochs == {"orders": 4096}
+
+
+def test_partitions_of_logs_that_the_state_does_not_have_are_orphans() -> None:
+    state = begin()
+    state.apply(Order(CreateTopic(topic())))
+    state.apply(Order(CreateTopic(topic("visits", "2D"))))
+    state.apply(Order(DeleteTopic("2D")))
+    for name, address, is_orphan in [
+        ("orders", "a/1D/0", False),
+        ("orders", "a/9D/0", True),
+        ("visits", "a/2D/0", False),
+        ("orders", "P", False),
+        (INDEX_TOPIC, "a/9D/0", False),
+        ("$metadata", f"a/{CLUSTER}/0", False),
+    ]:
+        assert state.is_orphan(Partition(name, address)) == is_orphan
+
+
+REFUSED: list[tuple[Command, ErrorCode, str]] = [
+    (RegisterBroker("a", 2), ErrorCode.INVALID_REGISTRATION, "its number in the cluster is 0"),
+    (RegisterBroker("d", 2), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "the broker c has the number 2"),
+    (RegisterBroker("d", -1), ErrorCode.INVALID_REGISTRATION, "a number is from 0 to 1023, not -1"),
+    (RegisterBroker("d", BROKERS_MAX), ErrorCode.INVALID_REGISTRATION, "not 1024"),
+    (DrainBroker("d", is_draining=True), ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker"),
+    (CreateTopic(topic("orders", "2D")), ErrorCode.TOPIC_ALREADY_EXISTS, "there is a topic 'orders' already"),
+    (CreateTopic(topic("new", "2D", ("d",))), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
+    (CreateTopic(topic("new", "2D", ("a", "a"))), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
+    (CreateTopic(topic("new", "2D", ())), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
+    (CreateTopic(Topic("new", "2D", LOGS_MAX + 1)), ErrorCode.INVALID_PARTITIONS, f"1 to {LOGS_MAX} logs, not 10001"),
+    (CreateTopic(Topic("new", "2D", 0)), ErrorCode.INVALID_PARTITIONS, "not 0"),
+    (AddLogs("1D", 0), ErrorCode.INVALID_PARTITIONS, f"can have from 1 to {LOGS_MAX} logs, not 0"),
+    (AddLogs("1D", LOGS_MAX + 1), ErrorCode.INVALID_PARTITIONS, "not 10001"),
+    (AddLogs("1D", 2), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
+    (AddLogs("9D", 2), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
+    (AlterSettings("9D", {}), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
+    (AssignReplicas("1D", 1, ("a",)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
+    (AssignReplicas("1D", 0, ("x",)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
+    (DeleteTopic("9D"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
+    (CloseTopic("1D", {}), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
+]
+
+
+@pytest.mark.parametrize(("command", "error", "reason"), REFUSED, ids=repr)
+def test_what_cannot_take_effect_is_refused_with_its_reason(command: Command, error: ErrorCode, reason: str) -> None:
+    state = begin()
+    state.apply(Order(CreateTopic(topic())))
+    state.take_records()
+    outcome = state.apply(Order(command))
+    assert outcome.error is error
+    assert reason in outcome.reason
+    assert state.take_records() == []
+
+
+def test_a_former_controller_has_no_effect() -> None:
+    state = begin()
+    assert state.apply(Order(OpenCluster(), controller_epoch=1024)) == DONE
+    assert state.apply(Order(CreateTopic(topic()), controller_epoch=1023)).error is ErrorCode.NOT_CONTROLLER
+    assert state.topics == {}
+    assert state.apply(Order(CreateTopic(topic()), controller_epoch=1024)) == DONE
+
+
+def test_a_malformed_state_is_refused() -> None:
+    for key, value in [
+        (b"cluster", b"{"),
+        (b"broker/a", b"{}"),
+        (b"topic/1D", b"[]"),
+        (b"deleted/1D", b'{"topic": 1}'),
+    ]:
+        with pytest.raises(StorageFormatError, match="the stored state of the cluster is malformed"):
+            ClusterState().restore({key: value})
+
+
+def test_the_number_of_a_broker_is_found() -> None:
+    state = begin()
+    found = state.find_number(1)
+    assert found is not None
+    assert found.store_id == "b"
+    assert state.find_number(3) is None
+    state.apply(Order(DrainBroker("b", is_draining=True)))
+    assert state.brokers["b"] == attrs.evolve(found, is_draining=True)

@@ -1,0 +1,43 @@
+"""The records of the log of metadata, and of a store's cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka.broker.core.metadata.commands import COMMAND_VERSION, CreateTopic, Order, decode_order, encode_order
+from dafka.broker.core.metadata.store_record import StoreRecord, decode_store_record, encode_store_record
+from dafka.errors import StorageFormatError
+from tests.broker.core.metadata.test_cluster_state import COMMANDS, topic
+
+ORDER = st.builds(Order, COMMANDS, st.text(max_size=4), st.text(max_size=4), st.integers(0, 2**62), st.integers(0, 9))
+
+
+@settings(max_examples=100)
+@given(ORDER)
+def test_an_order_is_read_as_it_was_written(order: Order) -> None:
+    assert decode_order(encode_order(order)) == order
+
+
+def test_a_broker_that_does_not_know_a_command_does_not_skip_it() -> None:
+    fields = json.loads(encode_order(Order(CreateTopic(topic()))))
+    for change in ({"kind": "new"}, {"version": COMMAND_VERSION + 1}):
+        with pytest.raises(StorageFormatError, match="does not know: update dafka on this broker"):
+            decode_order(json.dumps(fields | change).encode())
+    commands: list[object] = [{}, [], {"topic": {"name": "orders", "topic_id": 1}}]
+    malformed = [fields | {"command": each} for each in commands]
+    malformed += [{key: each for key, each in fields.items() if key != name} for name in fields]
+    for value in (b"", b"[]", b"\xff", *(json.dumps(each).encode() for each in malformed)):
+        with pytest.raises(StorageFormatError):
+            decode_order(value)
+
+
+def test_the_record_of_a_store_is_read_as_it_was_written() -> None:
+    record = StoreRecord("C" * 32, ("a", "b"), 7)
+    assert decode_store_record(encode_store_record(record)) == record
+    for value in (b"", b"{}", b'{"cluster_id": 1, "first_voters": []}'):
+        with pytest.raises(StorageFormatError, match="the record of the store's cluster"):
+            decode_store_record(value)

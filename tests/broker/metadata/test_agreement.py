@@ -1,0 +1,215 @@
+"""Brokers of a cluster agree on its topics: commands take effect once, in one order, if most voters have them."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import CreateTopic, Order, encode_order
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.metadata import controller as controllers
+from dafka.broker.metadata.changes import CONTROLLER_S
+from dafka.broker.metadata.controller import VOTER_AFTER_S, OrderRequest
+from dafka.broker.node import BrokerNode
+from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageFormatError
+from dafka.records import Partition, RecordBatch, new_address
+from tests.broker.replication.virtual_cluster import PATIENCE_S, Disk, VirtualCluster, open_virtual_cluster, wait_for
+
+
+def states(cluster: VirtualCluster) -> list[object]:
+    """Return the topics and brokers of the cluster, as each broker has them."""
+    return [(each.tables.state.topics, each.tables.state.brokers) for each in cluster.brokers.values()]
+
+
+def controller(cluster: VirtualCluster) -> str:
+    """Return the name of the controller; empty if there is none, or more than one."""
+    found = [name for name, each in cluster.brokers.items() if each.controller.is_active]
+    return found[0] if len(found) == 1 else ""
+
+
+def voters(broker: BrokerNode) -> str:
+    found = broker.replicator.logs.find(f"{broker.cluster_id}/0")
+    assert found is not None
+    return "".join(sorted(each[0] for each in found.replica.latest.voters))
+
+
+async def agree(cluster: VirtualCluster) -> None:
+    await wait_for(lambda: all(each == states(cluster)[0] for each in states(cluster)))
+
+
+async def test_another_broker_becomes_the_controller_and_makes_the_next_changes(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC") as cluster:
+        await cluster.brokers["C"].create_topic("first", 2)
+        former = controller(cluster)
+        await cluster.stop(former)
+        begun = trio.current_time()
+        await wait_for(lambda: controller(cluster) != "")
+        assert trio.current_time() - begun < 2
+        for name in sorted(cluster.brokers):
+            await cluster.brokers[name].create_topic(f"by-{name}")
+        await cluster.start(former)
+        await agree(cluster)
+        assert len(cluster.brokers[former].topics) == 3
+        assert len({each.controller_address for each in cluster.brokers.values()}) == 1
+
+
+async def test_a_command_that_was_not_committed_never_takes_effect(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC") as cluster:
+        name = controller(cluster)
+        others = "ABC".replace(name, "")
+        cluster.cut(name, others)
+        with trio.fail_after(PATIENCE_S), pytest.raises(NoControllerError, match="look whether it was made"):
+            await cluster.brokers[name].create_topic("lost")
+        await cluster.brokers[others[0]].create_topic("kept")
+        cluster.heal()
+        await agree(cluster)
+        await trio.sleep(5)
+        assert list(cluster.brokers[name].topics) == ["kept"]
+        await cluster.brokers[name].create_topic("lost")
+
+
+async def test_a_name_is_taken_once_whoever_asks_at_the_same_time(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC") as cluster:
+        outcomes: list[ErrorCode] = []
+
+        async def create(name: str) -> None:
+            try:
+                await cluster.brokers[name].create_topic("orders", replica_count=1)
+                outcomes.append(ErrorCode.NONE)
+            except RefusedChangeError as error:
+                outcomes.append(ErrorCode(error.error_code))
+
+        async with trio.open_nursery() as nursery:
+            for name in "ABCABC":
+                nursery.start_soon(create, name)
+        assert sorted(outcomes) == [ErrorCode.NONE, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 5]
+        await agree(cluster)
+
+
+async def test_a_request_that_is_repeated_has_one_effect(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("AB") as cluster:
+        order = Order(CreateTopic(Topic("orders", new_address())), "request")
+        for _ in range(3):
+            cluster.brokers["B"].messenger.send("A" * 32, OrderRequest(encode_order(order).decode()))
+        cluster.brokers["B"].messenger.send("A" * 32, OrderRequest("malformed"))
+        await wait_for(lambda: list(cluster.brokers["B"].topics) == ["orders"])
+        applied = cluster.brokers["A"].tables.state.applied
+        await wait_for(lambda: cluster.brokers["B"].tables.state.applied == applied)
+        await agree(cluster)
+
+
+async def test_a_broker_that_was_killed_before_it_stored_the_state_applies_the_commands_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_virtual_cluster("AB", replicas=1) as cluster:
+        await cluster.brokers["A"].create_topic("kept", placement=[["B" * 32]])
+        await wait_for(lambda: "kept" in cluster.brokers["B"].topics)
+        monkeypatch.setattr(cluster.brokers["B"].metadata, "_store", trio.Event)
+        await cluster.brokers["A"].create_topic("again", placement=[["B" * 32]])
+        await wait_for(lambda: "again" in cluster.brokers["B"].topics)
+        expected = states(cluster)[0]
+        await cluster.stop("B")
+        (again,) = await cluster.start("B")
+        await wait_for(lambda: states(cluster) == [expected, expected])
+        assert again.tables.state.applied == cluster.brokers["A"].tables.state.applied
+
+
+async def test_brokers_that_come_later_become_voters_when_they_have_lived_for_a_while(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert VOTER_AFTER_S == 60
+    monkeypatch.setattr(controllers, "VOTER_AFTER_S", 6.0)
+    async with open_virtual_cluster("A") as cluster:
+        await cluster.start("B")
+        await trio.sleep(12)
+        assert voters(cluster.brokers["A"]) == "A", "two voters would need both"
+        await cluster.start("C")
+        await trio.sleep(4)
+        assert voters(cluster.brokers["A"]) == "A"
+        await wait_for(lambda: {voters(each) for each in cluster.brokers.values()} == {"ABC"})
+        await trio.sleep(1)  # until then, only the former voter is known to have everything
+        await cluster.stop("A")
+        await cluster.brokers["B"].create_topic("orders")
+        await wait_for(lambda: "orders" in cluster.brokers["C"].topics)
+
+
+async def test_without_a_controller_changes_are_refused_and_logs_go_on(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("AB") as cluster:
+        await cluster.create("orders", "B")
+        await cluster.stop("A")
+        broker, begun = cluster.brokers["B"], trio.current_time()
+        with pytest.raises(NoControllerError, match=r"0 of the 1 brokers .* are heard, 1 are needed\)"):
+            await broker.create_topic("other")
+        assert trio.current_time() - begun == pytest.approx(CONTROLLER_S, abs=30)
+        assert await cluster.append("B", b"x") == 0
+
+
+# Joining
+
+
+async def test_brokers_wait_for_as_many_as_the_cluster_begins_with(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("C", "B", are_cut=True, initial_brokers=3)
+        await trio.sleep(60)
+        assert [each.cluster_id for each in cluster.brokers.values()] == ["", ""]
+        await cluster.start("A", initial_brokers=3)
+        assert len({each.cluster_id for each in cluster.brokers.values()}) == 1
+        assert voters(cluster.brokers["B"]) == "ABC"
+        assert cluster.brokers["A"].metadata.record is not None
+        assert cluster.brokers["A"].metadata.record.first_voters == ("A" * 32,), "the smallest one has formed it"
+
+
+async def test_a_broker_with_another_number_of_initial_brokers_ends_and_the_others_wait(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster() as cluster:
+        await cluster.start("A", are_cut=True, initial_brokers=3)
+        await trio.sleep(5)
+        with pytest.raises(ConfigError, match="different numbers of initial brokers, 2 and 3"):
+            await cluster.run("B", {"initial_brokers": 2})
+        await cluster.start("C", "D", initial_brokers=3)
+
+
+async def test_a_store_stays_in_its_cluster(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        cluster.cut("A", "B")
+        for name in "AB":
+            await cluster.start(name, are_cut=True)
+        await wait_for(lambda: all(each.joining.has_joined.is_set() for each in cluster.brokers.values()))
+        ids = {name: each.cluster_id for name, each in cluster.brokers.items()}
+        cluster.heal()
+        await trio.sleep(10)
+        assert {name: each.cluster_id for name, each in cluster.brokers.items()} == ids
+        assert [len(each.brokers.all()) for each in cluster.brokers.values()] == [1, 1]
+        with pytest.raises(ConfigError, match=r"there are several clusters, .*: choose one with --cluster"):
+            await cluster.run("C", {})
+        (third,) = await cluster.start("C", are_cut=True, cluster=ids["B"])
+        await wait_for(third.joining.has_joined.is_set)
+        assert third.cluster_id == ids["B"]
+        await cluster.stop("C")
+        with pytest.raises(ConfigError, match=f"belongs to the cluster {ids['B']}, not to {ids['A']}"):
+            await cluster.run("C", {"cluster": ids["A"]})
+
+
+async def test_a_storage_of_a_broker_before_the_first_release_is_refused(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster() as cluster:
+        disk = cluster.disks["A"] = Disk("A")
+        await disk.append([RecordBatch(Partition("$topics", "A" * 32), 0, [b"{}"], keys=[b"t"], timestamps=[1])])
+        with pytest.raises(StorageFormatError, match="copy its records to a new storage with `dafka storage copy`"):
+            await cluster.run("A", {})
+
+
+async def test_topics_of_records_that_were_stored_before_are_created_once(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("AB") as cluster:
+        cluster.cut("A", "B")
+        for number in range(20):
+            cluster.produce(number, b"%d" % number, topic="new")
+        await trio.sleep(1)
+        cluster.heal()
+        await wait_for(lambda: all(list(each.topics) == ["new"] for each in cluster.brokers.values()))
+        await wait_for(
+            lambda: cluster.leader("new") != "" and cluster.log(cluster.leader("new"), "new").high_watermark == 20
+        )
+        assert await cluster.read(cluster.leader("new"), "new") == [b"%d" % each for each in range(20)]
