@@ -67,7 +67,7 @@ NOT_SERVED = (
     ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),
     ("ShareGroupHeartbeat and the others of share groups (76-79, 83-92)", "there are no share groups"),
     ("AlterReplicaLogDirs (34)", "a broker has one storage"),
-    ("DescribeQuorum (55)", "there is no controller: topics of the cluster say what all brokers know"),
+    ("DescribeQuorum (55)", "clients need not know who votes on metadata: any broker takes their requests"),
 )
 """The APIs of clients that are not served, and why. Those among brokers are not listed."""
 
