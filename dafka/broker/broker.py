@@ -111,7 +111,6 @@ class Broker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._outcomes.run)
             nursery.start_soon(self.groups.forget_topics, self.node.replicator.deleted_topics)
-
             await nursery.start(self.participants.run)
             await self.node.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
             await nursery.start(self._coordinators.run)

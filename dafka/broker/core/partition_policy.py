@@ -41,8 +41,9 @@ class PartitionPolicy:
         address = parse_address(partition.address)
         if address is not None and address.topic_id in self._state.deleted_ids:
             return False
-        if partition.topic == METADATA_TOPIC or (address is not None and address.topic_id == self._state.cluster_id):
-            return address is not None and address.topic_id == self._state.cluster_id
+        is_of_metadata = address is not None and address.topic_id == self._state.cluster_id
+        if is_of_metadata or partition.topic == METADATA_TOPIC:
+            return is_of_metadata
         if self._brokers.is_alone:
             return None
         found = self._logs.keeps(partition)

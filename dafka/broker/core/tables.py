@@ -7,8 +7,9 @@ import attrs
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, ClusterState
+from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.partition_policy import PartitionPolicy
-from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog, ReplicatedLogs
 from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.config import Config
 from dafka.protocol.machines.stored_partitions import StoredPartitions
@@ -23,6 +24,10 @@ class BrokerTables:
     log_table: LogTable  # the topics in use, and their offsets
     logs: ReplicatedLogs
     policy: PartitionPolicy
+
+    def find_metadata(self) -> ReplicatedLog | None:
+        """Return the replicated log of metadata; None if this broker does not take part in it yet."""
+        return self.logs.find(name_log(self.state.cluster_id, 0))
 
 
 def make_tables(address: str, config: Config, stored: StoredPartitions, log_table: LogTable) -> BrokerTables:
@@ -41,8 +46,8 @@ def make_tables(address: str, config: Config, stored: StoredPartitions, log_tabl
         lambda: brokers.own.number,
         stored.durable_end,
         ReplicaSettings(preferred_leader_after_s=settings.preferred_leader_after_ms / 1000),
+        observed_topics=frozenset((METADATA_TOPIC,)),
     )
-    logs.observed_topics = frozenset((METADATA_TOPIC,))
     creates_topics = config.kafka.auto_create_topics == "on"
     policy = PartitionPolicy(address, brokers, state, log_table, logs, creates_topics=creates_topics)
     return BrokerTables(brokers, state, log_table, logs, policy)

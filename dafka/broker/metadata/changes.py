@@ -10,7 +10,6 @@ import trio
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import Outcome
 from dafka.broker.core.metadata.commands import Command, CreateTopic, Order, encode_order
-from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.metadata.controller import Controller, OrderRequest
@@ -64,15 +63,17 @@ class ClusterChanges:
     async def _request_until_applied(self, key: object, command: Command) -> None:
         own, state = self._tables.brokers.own.address, self._tables.state
         await self._metadata.wait_until(lambda: state.is_open and own in state.brokers)
-        while key in self._later:
+        is_pending = True
+        while is_pending:
             try:
                 await self.change(command)
-            except NoControllerError:
-                await trio.sleep(REPEAT_S)
-                continue
+                is_pending = False
             except RefusedChangeError as error:
                 _LOGGER.info("the command %s is refused: %s", command.KIND, error)
-            self._later.discard(key)
+                is_pending = False
+            except NoControllerError:
+                await trio.sleep(REPEAT_S)
+        self._later.discard(key)
 
     async def change(self, command: Command, ordered_by: str = "") -> None:
         """Request a command, and wait until it is applied here.
@@ -114,7 +115,7 @@ class ClusterChanges:
         return True
 
     def _explain(self, waited_s: float, *, was_sent: bool) -> str:
-        log = self._tables.logs.find(name_log(self._tables.state.cluster_id, 0))
+        log = self._tables.find_metadata()
         if log is None:
             return "this broker belongs to no cluster yet: nothing is changed; try again"
         voters = log.replica.latest.voters

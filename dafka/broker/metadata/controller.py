@@ -23,9 +23,9 @@ from dafka.broker.core.metadata.commands import (
 )
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.node_machine import BrokerMachine
-from dafka.broker.core.partition_address import name_log
+from dafka.broker.core.partition_address import parse_address
 from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
-from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
+from dafka.broker.core.replication.replicated_logs import LogAction
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.log.writer import LogWriter
@@ -90,6 +90,7 @@ class _Closing:
 
     begun_at: float
     asked_at: float = float("-inf")
+    is_closed: bool = False
     answered: set[str] = attrs.field(factory=set)
     ends: dict[str, int] = attrs.field(factory=dict)
 
@@ -186,7 +187,6 @@ class Controller:
             is_active = self.is_active
             if is_active:
                 self._open()
-                self._add_voters()
                 self._close_topics()
             else:
                 self._closing.clear()
@@ -195,9 +195,10 @@ class Controller:
                 await self._metadata.wait_changed()
 
     def _open(self) -> None:
-        """Open the cluster when as many brokers have joined as it begins with, and enough of them vote."""
+        """Add voters, and open the cluster when as many brokers have joined as it begins with, and enough vote."""
+        is_waiting = self._add_voters()
         alive = self._tables.brokers.alive.intersection(self._state.brokers)
-        if not self._state.is_open and len(alive) >= self._initial_brokers and not self._add_voters():
+        if not self._state.is_open and not is_waiting and len(alive) >= self._initial_brokers:
             self._append(Order(OpenCluster()))
 
     def _add_voters(self) -> bool:
@@ -206,7 +207,7 @@ class Controller:
         When the cluster is open, only brokers that have lived for a while become voters. Voters never leave by
         themselves.
         """
-        log, now, alive = self._replicated, trio.current_time(), self._tables.brokers.alive
+        log, now, alive = self._tables.find_metadata(), trio.current_time(), self._tables.brokers.alive
         self._alive_since = {each: self._alive_since.get(each, now) for each in alive}
         if log is None:
             return True
@@ -222,43 +223,39 @@ class Controller:
             self._act(self._tables.logs.change_replicas(log, (*latest.voters, *added)))
         return bool(added)
 
-    @property
-    def _replicated(self) -> ReplicatedLog | None:
-        return self._tables.logs.find(name_log(self._state.cluster_id, 0))
-
     # Deleted topics
 
     def _close_topics(self) -> None:
         """Ask how far brokers have the records of deleted topics, and close the topics whose records are known."""
         now, others = trio.current_time(), self._tables.brokers.alive - {self._tables.brokers.own.address}
-        deleting = {each.topic.topic_id for each in self._state.deleting.values()}
+        deleting = {each.topic.topic_id: name for name, each in self._state.deleting.items()}
         self._closing = {each: found for each, found in self._closing.items() if each in deleting}
-        for topic_id in deleting:
+        for topic_id, name in deleting.items():
             closing = self._closing.get(topic_id)
             if closing is None:
-                closing = self._closing[topic_id] = _Closing(now, ends=self._producer_ends(topic_id))
-            elif closing.begun_at == float("inf"):
-                continue  # it is being closed
+                closing = self._closing[topic_id] = _Closing(now, ends=self._producer_ends(name))
+            if closing.is_closed:
+                continue
             if others <= closing.answered or now - closing.begun_at >= CLOSE_S:
-                closing.begun_at = float("inf")
+                closing.is_closed = True
                 self._append(Order(CloseTopic(topic_id, closing.ends)))
             elif now - closing.asked_at >= ASK_AGAIN_S:
                 closing.asked_at = now
                 for each in others - closing.answered:
                     self._messenger.send(each, ProducerEndsRequest(topic_id))
 
-    def _producer_ends(self, topic_id: str) -> dict[str, int]:
-        name = next(each.topic.name for each in self._state.deleting.values() if each.topic.topic_id == topic_id)
+    def _producer_ends(self, name: str) -> dict[str, int]:
         machine = self._machine
         return {
             each.address: machine.next_sequence(each)
             for each in machine.reassembler.cursors
-            if each.topic == name and "/" not in each.address
+            if each.topic == name and parse_address(each.address) is None
         }
 
     def _tell_producer_ends(self, sender: str, message: ProducerEndsRequest) -> None:
-        if any(each.topic.topic_id == message.topic_id for each in self._state.deleting.values()):
-            ends = self._producer_ends(message.topic_id)
+        deletion = self._state.find_deleting(message.topic_id)
+        if deletion is not None:
+            ends = self._producer_ends(deletion.topic.name)
             self._messenger.send(sender, ProducerEnds(message.topic_id, tuple(ends), tuple(ends.values())))
 
     def _learn_producer_ends(self, sender: str, message: ProducerEnds) -> None:

@@ -78,13 +78,13 @@ class Joining:
         await self._membership.wait_others()
         begun = reminded_at = trio.current_time()
         while True:
+            waited_s = trio.current_time() - begun
             step = choose_step(
                 self._brokers.own,
                 self._membership.seen(),
                 self._config.cluster,
-                has_just_started=trio.current_time() - begun < SEEN_S,
+                has_just_started=waited_s < SEEN_S,
             )
-            waited_s = trio.current_time() - begun
             is_sure = self._config.initial_brokers > 1 or not self._membership.has_peers or waited_s >= ALONE_S
             if isinstance(step, Form) and is_sure:
                 return StoreRecord(new_address(), (self._brokers.own.address,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -241,7 +242,6 @@ class LedLogs:
     async def catch_up(self, state: Log) -> None:
         """Assign offsets to records of producer partitions that arrived before this broker led the log."""
         await self._storage.wait_durable()  # some records can be on their way to the storage
-        await self._sort_backfill(state)
         while state.backfill and self._log_table.leads(state):
             for address in list(state.backfill):
                 partition, scanned_until = Partition(state.topic, address), state.backfill.get(address)
@@ -260,20 +260,15 @@ class LedLogs:
                 elif self._log_table.leads(state):
                     await self._storage.assign_offsets(state, batch)
 
-    async def _sort_backfill(self, state: Log) -> None:
-        """Begin with the producer partitions that have been stored for the longest time."""
-        if len(state.backfill) < 2:
-            return
-        try:
-            infos = await self._storage.storage.partitions(state.topic)
-        except StorageError:
-            return  # their order does not matter for correctness
-
-        def stored_at(address: str) -> int:
-            info = infos.get(Partition(state.topic, address))
-            return 0 if info is None else info.earliest_stored_at or 0
-
-        state.backfill = {each: state.backfill[each] for each in sorted(state.backfill, key=stored_at)}
+    async def catch_up_oldest_first(self, state: Log) -> None:
+        """Catch up with a new topic, beginning with the producer partitions that have been stored for longest."""
+        if len(state.backfill) > 1:
+            with suppress(StorageError):  # any order is right
+                infos = await self._storage.storage.partitions(state.topic)
+                stored_at = {each.address: info.earliest_stored_at or 0 for each, info in infos.items()}
+                ordered = sorted(state.backfill, key=lambda address: stored_at.get(address, 0))
+                state.backfill = {each: state.backfill[each] for each in ordered}
+        await self.catch_up(state)
 
     # Following
 

@@ -166,9 +166,9 @@ class Reassigner:
 
     def _replica_count_of(self, name: str, number: int) -> int:
         """Return the intended number of replicas of a log."""
-        topic = self._log_table.topics[name]
         if name in self._logs.observed_topics:
             return 1
+        topic = self._log_table.topics[name]
         return len(topic.assignments.get(number, ())) or topic.replica_count or self._settings.replicas
 
     def _find_assigned(self, log: ReplicatedLog) -> tuple[str, ...]:
@@ -222,8 +222,7 @@ class Reassigner:
     async def _drop_replaced(self) -> None:
         """Delete the logs that other brokers replicate instead of this one."""
         for log in list(self._logs):
-            is_kept = self._address in log.replica.replicas or log.topic in self._logs.observed_topics
-            if is_kept or not self._indexes[log.name]:
+            if self._logs.keeps_log(log) or not self._indexes[log.name]:
                 continue
             self._membership.subscribe_acknowledgements(log.replica.latest.leader_epoch.leader)
             if not log.replica.may_drop:

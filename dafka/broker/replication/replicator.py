@@ -87,6 +87,7 @@ class Replicator(CommitStage):
         self.brokers = tables.brokers
         self.logs = tables.logs
         self._state = tables.state
+        self._find_metadata = tables.find_metadata
         self._deleted_topics, self.deleted_topics = trio.open_memory_channel[Topic](math.inf)
         self._log_table = tables.log_table
         self._policy = tables.policy
@@ -184,7 +185,7 @@ class Replicator(CommitStage):
                 log.leadership = LeaderAndIsr(own, 0, is_led=True, replicas=replicas, in_sync=replicas)
                 if self._nursery is not None:
                     self._log_table.catch_up(log, self._storage.ends(topic.name), self._storage.earliest(topic.name))
-                    self._nursery.start_soon(self.led_logs.catch_up, log)
+                    self._nursery.start_soon(self.led_logs.catch_up_oldest_first, log)
             else:
                 self._log_table.end_epoch(log)
                 log.leadership = LeaderAndIsr("", 0, is_led=False, replicas=replicas)
@@ -264,7 +265,7 @@ class Replicator(CommitStage):
 
     def _announce_high_watermark(self) -> None:
         """Announce how far the log of metadata is committed, if this broker leads it. All brokers observe it."""
-        log = self.logs.find(name_log(self._state.cluster_id, 0))
+        log = self._find_metadata()
         if log is not None and log.replica.led_epoch is not None:
             self._mesh.announce_high_watermark(log.index_partition(log.replica.led_epoch), log.replica.high_watermark)
 

@@ -4,8 +4,8 @@ Each broker applies the same committed commands, so each has the same state, soo
 no clock, and nothing about which brokers are heard. A command that cannot take effect is refused, by all in the same
 way.
 
-The state is also a set of keys and values: a broker stores those that a command changes, and restores the state from
-them.
+The state is also a set of keys and values. A broker stores the values that a command changes, and restores the state
+from all of them.
 """
 
 from __future__ import annotations
@@ -137,6 +137,11 @@ class ClusterState:
         name = self._names.get(topic_id)
         return None if name is None else self.topics.get(name)
 
+    def find_deleting(self, topic_id: str) -> Deletion | None:
+        """Return the deletion of a topic whose name is not free yet; None if there is none."""
+        name = self._names.get(topic_id)
+        return None if name is None else self.deleting.get(name)
+
     def find_number(self, number: int) -> RegisteredBroker | None:
         """Return the broker with a number; None if there is none."""
         return next((each for each in self.brokers.values() if each.number == number), None)
@@ -159,48 +164,51 @@ class ClusterState:
         address = parse_address(partition.address)
         if address is None or partition.topic == INDEX_TOPIC or address.topic_id in self.deleted_ids:
             return False
-        return address.topic_id not in {self.cluster_id, *self._names}
+        return address.topic_id != self.cluster_id and address.topic_id not in self._names
 
     # Changing
 
     def found(self, cluster_id: str) -> None:
         """Begin the state of a cluster, of which this broker has just become a part."""
-        self._set_header(cluster_id=cluster_id)
+        self._put_header(attrs.evolve(self._header, cluster_id=cluster_id))
 
     def apply(self, order: Order) -> Outcome:
         """Apply a committed order."""
         if order.controller_epoch < self._header.controller_epoch:
             return Outcome(ErrorCode.NOT_CONTROLLER, "another broker had become the controller")
         if order.controller_epoch > self._header.controller_epoch:
-            self._set_header(controller_epoch=order.controller_epoch)
+            self._put_header(attrs.evolve(self._header, controller_epoch=order.controller_epoch))
         return self._apply(order.command)
 
-    def _apply(self, command: Command) -> Outcome:  # noqa: PLR0911 (one return for each command)
+    def _apply(self, command: Command) -> Outcome:
         match command:
             case OpenCluster():
-                self._set_header(is_open=True)
-                return DONE
+                outcome = self._open()
             case RegisterBroker():
-                return self._register(command)
+                outcome = self._register(command)
             case DrainBroker():
-                return self._drain(command)
+                outcome = self._drain(command)
             case CreateTopic():
-                return self._create(command.topic)
+                outcome = self._create(command.topic)
             case AddLogs():
-                return self._add_logs(command)
+                outcome = self._add_logs(command)
             case AlterSettings():
-                topic = self.find_id(command.topic_id)
-                return _NO_TOPIC if topic is None else self._put(attrs.evolve(topic, settings=command.settings))
+                outcome = self._alter(command)
             case AssignReplicas():
-                return self._assign(command)
+                outcome = self._assign(command)
             case DeleteTopic():
-                return self._delete(command)
+                outcome = self._delete(command)
             case CloseTopic():
-                return self._close(command)
+                outcome = self._close(command)
+        return outcome
 
-    def _set_header(self, **changes: object) -> None:
-        self._header = attrs.evolve(self._header, **changes)  # type: ignore[arg-type]
-        self._records[_HEADER_KEY] = encode_json(self._header)
+    def _put_header(self, header: _Header) -> None:
+        self._header = header
+        self._records[_HEADER_KEY] = encode_json(header)
+
+    def _open(self) -> Outcome:
+        self._put_header(attrs.evolve(self._header, is_open=True))
+        return DONE
 
     # Brokers
 
@@ -273,6 +281,10 @@ class ClusterState:
         )
         return self._check_replicas(placement, added) or self._put(changed)
 
+    def _alter(self, command: AlterSettings) -> Outcome:
+        topic = self.find_id(command.topic_id)
+        return _NO_TOPIC if topic is None else self._put(attrs.evolve(topic, settings=command.settings))
+
     def _check_replicas(self, placement: tuple[tuple[str, ...], ...], log_count: int) -> Outcome | None:
         if len(placement) != log_count or not all(
             each and len(set(each)) == len(each) and self.brokers.keys() >= set(each) for each in placement
@@ -313,11 +325,10 @@ class ClusterState:
         return DONE
 
     def _close(self, command: CloseTopic) -> Outcome:
-        name = self._names.get(command.topic_id)
-        deletion = None if name is None else self.deleting.get(name)
-        if name is None or deletion is None or deletion.topic.topic_id != command.topic_id:
+        deletion = self.find_deleting(command.topic_id)
+        if deletion is None:
             return DONE if command.topic_id in self.deleted_ids else _NO_TOPIC
-        del self.deleting[name], self._names[command.topic_id]
+        del self.deleting[deletion.topic.name], self._names[command.topic_id]
         closed = attrs.evolve(deletion, producer_ends=command.producer_ends)
         self._record_deletion(closed)
         self._closed.append(closed)

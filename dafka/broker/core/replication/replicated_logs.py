@@ -81,7 +81,10 @@ class ReplicatedLogs:
         number: Callable[[], int],
         durable_end: Callable[[Partition], int],
         settings: ReplicaSettings,
+        *,
+        observed_topics: frozenset[str] = frozenset(),
     ) -> None:
+        self.observed_topics = observed_topics
         self._address = address
         self._number = number
         self._durable_end = durable_end
@@ -95,7 +98,6 @@ class ReplicatedLogs:
         self._active: dict[ReplicatedLog, None] = {}
         self._changed: dict[ReplicatedLog, None] = {}
         self._advanced_at = float("-inf")
-        self.observed_topics: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[ReplicatedLog]:
         return iter(self._logs.values())
@@ -309,11 +311,13 @@ class ReplicatedLogs:
             log.replica.elections.renumber(number)
 
     def keeps(self, partition: Partition) -> bool | None:
-        """Return whether this broker is a replica of a partition; None if the partition is not of a replicated log."""
+        """Return whether this broker stores a partition; None if the partition is not of a replicated log."""
         found = self.find_partition(partition)
-        if found is None:
-            return None
-        return self._address in found[0].replica.replicas or found[0].topic in self.observed_topics
+        return None if found is None else self.keeps_log(found[0])
+
+    def keeps_log(self, log: ReplicatedLog) -> bool:
+        """Return whether this broker stores a log: as a replica, or because all brokers observe it."""
+        return self._address in log.replica.replicas or log.topic in self.observed_topics
 
     def is_joining(self, partition: Partition) -> bool:
         """Return whether a partition is fetched only so that this broker becomes an additional replica of a log."""
@@ -358,7 +362,7 @@ class ReplicatedLogs:
 
     def _find_missing(self, log: ReplicatedLog) -> Iterator[FetchRecords]:
         replica = log.replica
-        if self._address not in replica.replicas and log.topic not in self.observed_topics:
+        if not self.keeps_log(log):
             return
         yield from starmap(FetchRecords, log.local_log.missing().items())
         start = replica.latest
