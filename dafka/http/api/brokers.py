@@ -189,7 +189,7 @@ async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker
     if found is None:
         known = ", ".join(str(each.number) for each in node.brokers.all())
         raise WebError("broker_not_found", f"there is no broker {text[:100]!r}: the cluster has {known}")
-    await node.set_draining(found.address, is_draining=is_draining, ordered_by=request.principal.user or request.host)
+    await node.set_draining(found.address, is_draining=is_draining, ordered_by=request.source)
     return next(each for each in _describe_brokers(request.broker) if each.number == found.number)
 
 
@@ -294,7 +294,7 @@ async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
         addresses.append(found.address)
     if len(set(addresses)) != len(addresses):
         raise ConfigError("replicas: expected each broker once")
-    await node.change_replicas(log, addresses, ordered_by=request.principal.user or request.host)
+    await node.change_replicas(log, addresses, ordered_by=request.source)
     return Replicas(**describe_leadership(node, log))
 
 

@@ -172,8 +172,7 @@ class ClientConnection:
         async def read_body(bytes_max: int | None) -> bytes:
             nonlocal upload
             limit = min(bytes_max or settings.body_bytes_max, settings.body_bytes_max)
-            source = request.principal.user or self._client.host
-            upload = Upload(self._web.receiving, source, body.size_max(limit), settings.receive_ms)
+            upload = Upload(self._web.receiving, request.source, body.size_max(limit), settings.receive_ms)
             try:
                 data = await body.read(limit, receive, self._stream.send_all)
             except RequestError as error:

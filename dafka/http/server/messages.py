@@ -64,6 +64,11 @@ class Request:
         return self.web.broker
 
     @property
+    def source(self) -> str:
+        """Who sends it, for limits and in the log of metadata: the user, or the address of the client."""
+        return self.principal.user or self.host
+
+    @property
     def is_forwarded(self) -> bool:
         """Whether another broker has forwarded the request. It is not forwarded again."""
         return self.principal.is_broker

@@ -183,7 +183,7 @@ class Session:
     async def _publish_batches(self, message: BinaryPublish) -> None:
         self._request.principal.check_write(message.topic)
         await self._request.publisher.prepare(message.topic)
-        source = self._request.principal.user or self._request.host
+        source = self._request.source
         publication = await self._request.publisher.begin_batches(message.topic, message.log, message.batches, source)
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += publication.record_count
@@ -379,9 +379,7 @@ async def serve_websocket(stream: trio.abc.Stream, received: bytes, request: Req
     bytes_max = settings.message_bytes_max
     if request.is_forwarded:  # the forwarding broker has checked the size of the message
         bytes_max = max(bytes_max, request.broker.config.kafka.batch_bytes_max + HEADER_BYTES_MAX)
-    client = ClientStream(
-        stream, received, web.receiving, request.principal.user or request.host, bytes_max, settings.receive_ms
-    )
+    client = ClientStream(stream, received, web.receiving, request.source, bytes_max, settings.receive_ms)
     async with trio.open_nursery() as nursery:
         connection = Connection(nursery, client, _select_subprotocol, bytes_max)
         with trio.move_on_after(settings.receive_ms / 1000):

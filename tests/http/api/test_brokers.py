@@ -152,7 +152,7 @@ def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **f
         logs=lambda _topic: logs,
         replicator=SimpleNamespace(reassigner=SimpleNamespace(under_replicated=lambda: logs[:1])),
     )
-    context = {"broker": SimpleNamespace(node=node), "principal": SimpleNamespace(user="anne"), "is_forwarded": False}
+    context = {"broker": SimpleNamespace(node=node), "source": "anne", "is_forwarded": False}
     return SimpleNamespace(**context, **fields)
 
 
