@@ -140,7 +140,7 @@ async def test_lines_that_wait_for_room_are_published_once(autojump_clock: Any) 
     assert producer.published == lines
 
 
-# A command that a signal stops: what it has published, and whether that was all
+# A command is stopped by a signal: its exit status tells whether it has published all of its input
 
 
 class StoppedProducer:

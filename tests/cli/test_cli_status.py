@@ -170,7 +170,7 @@ def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("has_partitions", [True, False])
 def test_what_a_cluster_does_not_have_has_no_table(capsys: pytest.CaptureFixture[str], has_partitions: bool) -> None:
-    """Notes are for those who have not said what a fault is; otherwise only faults are printed, if there are any."""
+    """Notes are printed if no limit for faults was given; otherwise only the faults are printed, if there are any."""
     towers_seen = TowerView("tcp://a:1", True, 0), TowerView("tcp://b:1", False, 2)
     survey = ClusterSurvey(5.0, towers_seen, (), (), (), ("a limit",))
     towers = [[], ["tower", "state", "nodes"], ["tcp://b:1", "not", "heard", "2"], ["tcp://a:1", "heard", "0"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.cluster import RunningCluster, run_cluster
+from tests.spark.queries import HANG_S
 from tests.spark.stores import A, batch, fill
+from tests.waiting import poll_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +38,9 @@ def run_once(query: StreamingQuery, *, is_endless: bool) -> None:
     try:
         if not is_endless:
             query.processAllAvailable()
-        while is_endless and not any(each["numInputRows"] for each in query.recentProgress):
+        else:
+            poll_until(lambda: not query.isActive or any(each["numInputRows"] for each in query.recentProgress), HANG_S)
             assert query.isActive, query.exception()
-            time.sleep(0.05)
     finally:
         query.stop()
 

@@ -1,4 +1,4 @@
-"""Brokers that start together form one cluster, and those that come later join it."""
+"""Brokers that start together form one cluster. Later brokers join it."""
 
 from __future__ import annotations
 
