@@ -14,7 +14,7 @@ from cosmic_ray.ast import get_ast
 from cosmic_ray.mutating import mutate_code
 
 from tests.mutation.operators import OPERATORS, positions
-from tests.mutation.scope import tuning_names
+from tests.mutation.scope import is_example, tuning_names
 
 _NOT_MUTATED_FUNCTIONS = {"__repr__", "__str__"}
 
@@ -77,6 +77,8 @@ def mutants_of(file: str, source: str) -> tuple[Mutant, ...]:
 def _mutants(file: str, source: str, structure: _Structure) -> Iterator[Mutant]:
     tree = get_ast(source)
     for name, operator in OPERATORS.items():
+        if is_example(file, name):
+            continue
         for occurrence, (start, end) in enumerate(positions(tree, operator)):
             if not structure.is_skipped(start, end):
                 line = start[0]

@@ -64,6 +64,12 @@ def tuning_names() -> frozenset[str]:
     return frozenset(_table()["tuning"]["names"])
 
 
+def is_example(file: str, operator: str) -> bool:
+    """Return whether what an operator changes in a file is an example, for which another would do."""
+    examples = _table()["examples"]
+    return operator in examples["operators"] and file.startswith(tuple(examples["folders"]))
+
+
 @cache
 def _table() -> dict[str, Any]:
     return tomllib.loads((HERE / "scope.toml").read_text(encoding="utf-8"))
