@@ -20,6 +20,7 @@ from dafka.storage import PartitionInfo, Storage, StorageStatistics, open_storag
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.plugin_helpers import require_only_values
 from dafka.testing import check_storage
+from dafka.testing.storage.expectations import make_contents
 from tests.storage.quick import quickly
 
 _ALL = 2**63
@@ -121,6 +122,12 @@ def changing(change: Callable[[RecordBatch], dict[str, Any]]) -> Callable[..., A
     return append_changed
 
 
+def reversing(count: int, size: int = 0) -> Callable[..., Awaitable[None]]:
+    """Return what appends the values of batches of this count and size in reverse."""
+    values = make_contents(0, count, size)
+    return changing(lambda batch: {"values": values[::-1]} if batch.values == values else {})
+
+
 async def read_from_the_earliest(
     it: Storage, read: Any, partition: Partition, first: int, *rest: Any, **options: Any
 ) -> RecordBatch | None:
@@ -177,6 +184,15 @@ async def count_trimmed_records(it: Storage, statistics: Any) -> StorageStatisti
     records = sum(info.end_sequence for info in (await it.partitions()).values())
     found: StorageStatistics = await statistics()
     return attrs.evolve(found, records=records)
+
+
+async def subtract_values_only(it: MemoryStorage, trim: Any, partition: Partition, earliest_sequence: int) -> None:
+    info = (await it.partitions()).get(partition, PartitionInfo())
+    end = min(earliest_sequence, info.end_sequence)
+    batches = [each async for each in read_range(it, partition, info.earliest_sequence, end)]
+    await trim(partition, earliest_sequence)
+    if info.content_bytes > sum(count_bytes(each.values) for each in batches):
+        it._logs[partition].content_bytes = info.content_bytes - sum(count_bytes(each.values) for each in batches)
 
 
 async def reset_back(it: MemoryStorage, reset_to: Any, partition: Partition, next_sequence: int) -> None:
@@ -265,6 +281,8 @@ BROKEN: list[tuple[str, Callable[..., Awaitable[Any]], str]] = [
         changing(lambda it: {"headers": [(*dict(each).items(),) for each in it.headers or ()] or None}),
         "its headers is read as",
     ),
+    ("append", reversing(500, size=100), "the record at sequence 0 is read as b'499"),
+    ("append", reversing(500), "the record at sequence 0 is read as b'499"),
     ("append", refuse_late, "an append that raised StorageUnsupportedError created"),
     ("append", refuse_keys_only, "a storage that refuses some records accepts"),
     ("append", refuse_empty_columns, "no keys"),
@@ -288,6 +306,7 @@ BROKEN: list[tuple[str, Callable[..., Awaitable[Any]], str]] = [
     ("find_partition", find_only_held_records, "find_partition returned None, partitions lists"),
     ("find_sequence_by_time", lambda it, find, partition, at: find(partition, at + 1), r"find_sequence_by_time\("),
     ("statistics", count_trimmed_records, "50 records in 2 partitions are counted as"),
+    ("trim", subtract_values_only, "trimmed to records of"),
     ("trim", do_nothing, r"after trim\(5\) expected"),
     ("reset_to", reset_back, r"reset_to\(0\) of a partition that ends at 10 did not raise"),
     ("reset_to", keep_records_on_reset, r"after reset_to\(50\) it is listed as"),
@@ -313,23 +332,55 @@ async def broken(name: str, how: Callable[..., Awaitable[Any]]) -> AsyncIterator
     yield storage
 
 
-@asynccontextmanager
-async def forgetful() -> AsyncIterator[Storage]:
-    yield MemoryStorage()
+def lose_records(it: MemoryStorage) -> None:
+    it._logs.clear()
+    it._order.clear()
 
 
-@asynccontextmanager
-async def renamed(kept: MemoryStorage) -> AsyncIterator[Storage]:
-    kept.identity = new_address()
-    yield kept
+def lose_keys(it: MemoryStorage) -> None:
+    for log in it._logs.values():
+        log.runs = type(log.runs)(attrs.evolve(run, keys=None) for run in log.runs)
+
+
+def lose_times(it: MemoryStorage) -> None:
+    for log in it._logs.values():
+        log.runs = type(log.runs)(attrs.evolve(run, stored_at=[7] * len(run)) for run in log.runs)
+
+
+def lose_positions(it: MemoryStorage) -> None:
+    it._positions.clear()
+
+
+def lose_identity(it: MemoryStorage) -> None:
+    it.identity = new_address()
+
+
+LOST: list[tuple[Callable[[MemoryStorage], None], str]] = [
+    (lose_records, "opened again, expected"),
+    (lose_keys, "its key is read as None"),
+    (lose_times, r"records stored at 1000 and 2000 have \[7, 7, 7\]"),
+    (lose_positions, "positions are lost"),
+    (lose_identity, "opened three times, the storage had the identities"),
+]
+
+
+def reopened(lose: Callable[[MemoryStorage], None]) -> Callable[[], AbstractAsyncContextManager[Storage]]:
+    """Return what opens one storage in memory again and again, which loses something each time."""
+    storage = MemoryStorage()
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Storage]:
+        lose(storage)
+        yield storage
+
+    return opened
 
 
 @pytest.mark.parametrize(
     ("opened", "message", "reopens"),
     [
         *((partial(broken, name, how), message, False) for name, how, message in BROKEN),
-        (forgetful, "opened again, expected", True),
-        (partial(renamed, MemoryStorage()), "opened three times, the storage had the identities", True),
+        *((reopened(lose), message, True) for lose, message in LOST),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

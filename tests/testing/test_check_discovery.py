@@ -28,6 +28,7 @@ class Scripted:
         starts: Whether it says that it has started.
         ends: Whether it ends by itself.
         ends_after_s: How long it goes on when it is cancelled.
+        starts_anyway_s: How long it goes on if it is cancelled before it starts.
         is_hasty: Whether it returns if it is cancelled before it starts.
         is_forgetful: Whether it continues to report after it was cancelled.
         stopped: Set when the peers stop; it then reports that one of them has left.
@@ -37,6 +38,7 @@ class Scripted:
     starts: bool = True
     ends: bool = False
     ends_after_s: float = 0
+    starts_anyway_s: float = 0
     is_hasty: bool = False
     is_forgetful: bool = False
     stopped: trio.Event = attrs.field(factory=trio.Event)
@@ -48,8 +50,11 @@ class Scripted:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        if self.is_hasty and trio.current_effective_deadline() <= trio.current_time():
-            return
+        if trio.current_effective_deadline() <= trio.current_time():
+            with trio.CancelScope(shield=True):
+                await trio.sleep(self.starts_anyway_s)
+            if self.is_hasty:
+                return
         if self.is_forgetful:
             trio.lowlevel.spawn_system_task(self._report_later, report)
         await trio.lowlevel.checkpoint()
@@ -100,6 +105,7 @@ BROKEN: list[tuple[Scripted, str]] = [
     (scripted(PEER, Settled(), ends=True), "run returned without being cancelled"),
     (scripted(PEER, Settled(), is_hasty=True), "run returned without being cancelled"),
     (scripted(PEER, Settled(), ends_after_s=2), r"it ran for another 2\.0 s after it was cancelled"),
+    (scripted(PEER, Settled(), starts_anyway_s=2), r"it ran for another 2\.0 s after it was cancelled"),
     (scripted(PEER, Settled(), is_forgetful=True), "after it ended it reported|came twice"),
 ]
 
