@@ -145,6 +145,21 @@ def test_a_libdafka_store_with_very_many_partitions_is_asked_less_often(monkeypa
 # Heads for libdafka stores
 
 
+def test_partitions_whose_producers_are_there_do_not_delay_the_heads_of_others() -> None:
+    *served, orphan = ends = many(2 * ORPHAN_HEADS_MAX + 1)
+    store = make_store(dict.fromkeys(ends, 100))
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, NEIGHBOUR), 0.0)
+    for each in served:
+        store.receive_subscriptions(subscription(Command.ACK, each.address), 0.0)
+    for each in ends:
+        store.receive([wire.Fetch(each.address, "WRITER", each.topic, 0, 10)], 0.0)
+        store.receive([wire.DirectHead(ME, each.address, each.topic, 10)], 0.0)
+    for each in served:
+        store.receive_subscriptions(subscription(Command.ACK, each.address, active=False), 1.0)
+    heads = published(without_times(run_timer(store, 1.0, ORPHAN_PAUSE_S)), wire.Head)
+    assert [Partition(each.subject, each.address) for each in heads] == [orphan]
+
+
 def test_few_heads_are_sent_at_a_time() -> None:
     waiting = OrphanHeads()
     partitions = [Partition("hello", str(number)) for number in range(2 * ORPHAN_HEADS_MAX + 1)]

@@ -259,6 +259,17 @@ partitions
        1]
 until 1.51 => is_complete at 1.5
 nodes => = [READER store up] [STORE store up answered 0/0] [WRITER store-writer up]
+# What a libdafka store held in the round before counts, because it never says that it has answered
+observer wire=libdafka topics=hello nodes=READER:libdafka-store,STORE:store
+begin => GET-HEADS hello, FETCH 1/ME 0:1, not is_complete
+receive_from_store READER DIRECT-HEAD 9
+receive_from_store STORE DIRECT-HEAD 9
+answer STORE 1
+until 5 => is_complete at 1.5
+begin_round => GET-HEADS hello, FETCH 2/ME 0:1, not is_complete
+partitions => = [without producer PRODUCER 10 READER=10-0 STORE=10-None lag 0]
+receive_from_store STORE DIRECT-HEAD 9
+partitions => = [without producer PRODUCER 10 READER=10-0 STORE=10-0 lag 0]
 # A cluster without nodes is waited for
 observer
 begin => FETCH 1/ME 0:1, not is_complete

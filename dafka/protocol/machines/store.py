@@ -384,8 +384,8 @@ class StoreMachine:
 
     def _is_complete(self, partition: Partition) -> bool:
         """Return whether all known records of a partition are durable here."""
-        cursor = self.reassembler.cursors.get(partition)
-        return cursor is not None and cursor.next_sequence == cursor.known_end == self.stored.durable_end(partition)
+        cursor = self.reassembler.cursors[partition]
+        return cursor.next_sequence == cursor.known_end == self.stored.durable_end(partition)
 
     def _is_over(self, partition: Partition, end_sequence: int) -> bool:
         """Return whether a partition without a producer has no records from this sequence on."""

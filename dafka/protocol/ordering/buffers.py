@@ -111,7 +111,7 @@ class RetransmitBuffer:
     The buffer holds the records from `first_sequence` to `end_sequence`, which is the next one to be published.
     """
 
-    def __init__(self, first_sequence: int = 0) -> None:
+    def __init__(self, first_sequence: int) -> None:
         self.first_sequence = first_sequence
         self.end_sequence = first_sequence
         self.content_bytes = 0

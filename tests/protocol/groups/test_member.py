@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dafka.config import Config
 from dafka.protocol.groups import Append, GroupAction, GroupMember, GroupSettings, GroupView
@@ -193,6 +195,35 @@ confirm t
 @scripts_of(SCRIPTS)
 def test_member(script: Sequence[str]) -> None:
     play(script)
+
+
+@given(
+    quorum=st.integers(1, 2),
+    steps=st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 2.5]), st.sampled_from("st"), st.integers(0, 20))),
+)
+def test_a_lease_lasts_from_the_last_record_that_enough_stores_have_confirmed_in_time(
+    quorum: int, steps: list[tuple[float, str, int]]
+) -> None:
+    member = Member(f"member b needs={quorum}")
+    sent_at: list[float] = []
+    ends = {"s": 0, "t": 0}
+    now, confirmed, lease_end = 0.0, 0, 0.0
+    for wait_s, store, end in [(0.0, "s", 0), *steps]:
+        now += wait_s
+        actions = member.machine.tick(now)
+        if member.machine.is_over:
+            break
+        sent_at += [now for each in actions if isinstance(each, Append)]
+        ends[store] = max(ends[store], min(end, len(sent_at)))
+        member.machine.acknowledged({store: ends[store]}, now)
+        while confirmed < sorted(ends.values())[-quorum]:
+            lease_end = sent_at[confirmed] + 4.0 if sent_at[confirmed] + 4.0 > now else lease_end
+            confirmed += 1
+        sent_at += [now] * (member.machine.end_sequence - len(sent_at))
+        assert member.machine.has_lease(now) == (now < lease_end)
+        assert member.machine.confirmed_end == confirmed
+        assert not lease_end or member.machine.deadline() <= lease_end
+    assert member.machine.is_over == (0 < lease_end <= now)
 
 
 def test_the_member_b_comes_first() -> None:
