@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from dafka.broker.broker import Broker, open_broker
+from dafka.broker.broker import Broker, StartupProgress, open_broker
 from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.tcp_server import open_listening
 from dafka.broker.node import BrokerNode
@@ -50,7 +50,10 @@ class ServingBroker:
 
 
 async def serve_listeners(
-    config: Config | None = None, *, task_status: trio.TaskStatus[ServingBroker] = trio.TASK_STATUS_IGNORED
+    config: Config | None = None,
+    progress: StartupProgress | None = None,
+    *,
+    task_status: trio.TaskStatus[ServingBroker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker with servers for clients until cancelled.
 
@@ -62,6 +65,7 @@ async def serve_listeners(
 
     Args:
         config: The configuration; the defaults if None.
+        progress: Says what the broker waits for until it listens for clients.
         task_status: Receives the `ServingBroker` once it listens for clients.
 
     Raises:
@@ -93,7 +97,7 @@ async def serve_listeners(
                     from dafka.http.server.connection import serve_http  # noqa: PLC0415
                     from dafka.http.server.http_server import HttpServer  # noqa: PLC0415
                 http_sockets = await enter(open_listening(http_listen, security, "HTTP clients"))
-            broker = await enter(open_broker(config, security))
+            broker = await enter(open_broker(config, security, progress))
             nursery = await enter(trio.open_nursery())
             kafka = web = None
             if kafka_sockets is not None:

@@ -49,6 +49,7 @@ CORE = (
         "broker.core",
         "broker.core.node_machine",
         "broker.core.tables",
+        "broker.core.cluster_status",
         "broker.core.groups",
         "broker.core.transactions",
     }
@@ -90,6 +91,7 @@ MAY_IMPORT = {
     "broker.core.transactions": PROTOCOL | COORDINATION,
     "broker.core.partition_policy": PROTOCOL | LOG | {"broker.core.replication"},
     "broker.core.tables": PROTOCOL | POLICY,
+    "broker.core.cluster_status": PROTOCOL | POLICY | {"broker.core.tables"},
     "broker.core.node_machine": PROTOCOL | POLICY,
     "broker.access": VOCABULARY,
     "broker.connections": ROLES | {"broker.access"},

@@ -67,6 +67,18 @@ class ClientServer(Protocol):
         """Its counters."""
 
 
+class StartupProgress:
+    """What a broker that is starting waits for. `open_broker` updates it."""
+
+    def __init__(self) -> None:
+        self.node: BrokerNode | None = None
+
+    def __str__(self) -> str:
+        if self.node is None:
+            return "it reads its storage"
+        return self.node.joining.waits_for or "it loads the logs of groups and transactions"
+
+
 class Broker:
     """A broker with its coordinators, started by `open_broker`. `listeners` are its servers."""
 
@@ -165,10 +177,14 @@ class Broker:
 
 
 @asynccontextmanager
-async def open_broker(config: Config, security: ServerSecurity) -> AsyncIterator[Broker]:
+async def open_broker(
+    config: Config, security: ServerSecurity, progress: StartupProgress | None = None
+) -> AsyncIterator[Broker]:
     """Run a broker with its coordinators for the duration of a block. Raise the errors of `serve_broker`."""
     async with trio.open_nursery() as nursery:
         node: BrokerNode = await nursery.start(serve_broker, config)
+        if progress is not None:
+            progress.node = node
         broker = Broker(node, config, security)
         await nursery.start(broker.run)
         nursery.start_soon(security.keep_current)

@@ -35,6 +35,12 @@ GAUGES = {
     "dafka_broker_orphaned_partitions": MetricHelp(
         "Partitions that are kept though they belong to no topic that the broker knows."
     ),
+    "dafka_broker_active_controller": MetricHelp("1 if this broker is the controller."),
+    "dafka_broker_has_controller": MetricHelp("1 if this broker is the controller, or hears it."),
+    "dafka_broker_voters": MetricHelp(
+        "Brokers that vote on metadata, as this one sees them: heard or silent.", ("state",)
+    ),
+    "dafka_broker_metadata_lag": MetricHelp("Committed changes of the cluster that this broker has not applied yet."),
     "dafka_broker_draining": MetricHelp("1 if this broker hands its logs to others, to be taken away."),
     "dafka_broker_last_election_timestamp_seconds": MetricHelp(
         "When a scrape has found that the leader of a log has changed, in seconds since 1970; 0 if none has."
@@ -64,6 +70,7 @@ class BrokerMetrics:
         broker = self._broker
         own, alive = broker.address, broker.brokers.alive
         logs = broker.all_logs()
+        quorum = broker.quorum
         self._count_elections()
         return {
             "dafka_broker_leader_elections": {(): self._elections},
@@ -76,6 +83,13 @@ class BrokerMetrics:
             "dafka_broker_under_replicated_logs": {(): len(broker.replicator.reassigner.under_replicated())},
             "dafka_broker_leaderless_logs": {(): sum(not log.leadership.leader for log in logs)},
             "dafka_broker_orphaned_partitions": {(): len(broker.inventory.orphans())},
+            "dafka_broker_active_controller": {(): int(broker.controller.is_active)},
+            "dafka_broker_has_controller": {(): int(quorum.controller != "")},
+            "dafka_broker_voters": {
+                ("heard",): quorum.heard,
+                ("silent",): len(quorum.voters) - quorum.heard,
+            },
+            "dafka_broker_metadata_lag": {(): max(quorum.committed - quorum.applied, 0)},
             "dafka_broker_draining": {(): int(broker.brokers.own.is_draining)},
             "dafka_broker_last_election_timestamp_seconds": {(): self._changed_ms / 1000},
             "dafka_broker_memory_used_bytes": {(): self._memory.used_bytes},

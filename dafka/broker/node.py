@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
+from dafka.broker.core.cluster_status import MetadataQuorum, describe_quorum
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.commands import (
@@ -191,6 +192,11 @@ class BrokerNode:
         """The address of the controller, as far as this broker knows; empty if there is none."""
         log = self.metadata.log
         return "" if log is None else self.brokers.leader_of(log.leadership)
+
+    @property
+    def quorum(self) -> MetadataQuorum:
+        """The brokers that vote on metadata; without voters if this broker belongs to no cluster yet."""
+        return describe_quorum(self.tables, trio.current_time()) or MetadataQuorum()
 
     # Topics
 

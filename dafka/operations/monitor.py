@@ -18,6 +18,8 @@ MetricSource: TypeAlias = Callable[[Any], Iterable[Any]]
 
 MonitoredNode: TypeAlias = Store | Producer | Consumer | Tower
 
+_HAVE = ("has", "have")
+
 _ROLES: dict[type, str] = {Store: "store", Producer: "producer", Consumer: "consumer", Tower: "tower"}
 
 
@@ -33,6 +35,7 @@ class Monitor:
         nodes: The running nodes.
         is_stopping: Whether the process is shutting down. It is not ready then.
         metric_sources: Functions that return more metrics of the process.
+        starting: What a role that has not started yet waits for, as text; empty if that is not known.
     """
 
     def __init__(self, *expected: str) -> None:
@@ -44,6 +47,7 @@ class Monitor:
         self.nodes: list[MonitoredNode] = []
         self.is_stopping = False
         self.metric_sources: list[MetricSource] = []
+        self.starting: object = ""
         self._expected = expected
 
     def add(self, node: MonitoredNode) -> None:
@@ -77,5 +81,6 @@ class Monitor:
         running = {role_of(node) for node in self.nodes}
         missing = [role for role in self._expected if role not in running]
         if missing:
-            return f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} not started yet"
+            waits_for, roles = str(self.starting), " and ".join(missing)
+            return f"{roles}: {waits_for}" if waits_for else f"{roles} {_HAVE[len(missing) > 1]} not started yet"
         return "" if running else "no node has started yet"

@@ -425,17 +425,31 @@ async def test_brokers_are_listed_and_drained() -> None:
         assert (result.exit_code, result.stderr) == (2, "Error: there is no broker '9': the cluster has 0, 1, 2\n")
 
 
-async def test_status_says_what_is_wrong() -> None:
-    async with open_webs(3, FAST.with_broker(leader_timeout_ms=500)) as webs:
+async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
+    config = FAST.with_broker(leader_timeout_ms=500)
+    async with open_webs(3, config) as webs:
+        await create(webs, "orders", 2)
+        await wait_until(lambda: all(len(web.broker.node.logs("orders")[0].leadership.replicas) == 3 for web in webs))
+        killed, controller = webs[2].broker.node.brokers.own, webs[0].broker.node.controller_address
+        numbers = {web.broker.node.address: web.broker.node.brokers.own.number for web in webs}
+        cluster_id = webs[0].broker.node.cluster_id
+        result = await run("cluster", "status", *http(webs[0]))
+        first, voters, *_ = result.stdout.splitlines()
+        assert first == f"cluster {cluster_id}: open, broker {numbers[controller]} is the controller"
+        assert voters == f"voters on metadata: {numbers[controller]}; changes need 1 of 1"
         webs[2].kill()
-        dead = webs[2].broker.node.brokers.own.number
-        killed = webs[2].broker.node.address
-        await wait_until(lambda: not any(web.broker.node.brokers.is_alive(killed) for web in webs[:2]))
-        result = await run("cluster", "status", "--json", *http(webs[0]))
-        found = json.loads(result.stdout)
-        assert (result.exit_code, found["brokers"], found["dead"]) == (1, 3, [dead])
-        result = await run("cluster", "status", *http(webs[1]))
-        assert result.stdout.startswith(f"3 brokers, 1 dead ({dead}); ")
+        await wait_until(lambda: not any(web.broker.node.brokers.is_alive(killed.address) for web in webs[:2]))
+        logs = [log for web in webs[:2] for log in web.broker.node.logs("orders")]
+        await wait_until(lambda: all(log.leadership.leader not in {killed.address, ""} for log in logs))
+        results = [await run("cluster", "status", "--json", *http(web)) for web in webs[:2]]
+        assert [each.exit_code for each in results] == [1, 1]
+        for found in [json.loads(each.stdout) for each in results]:
+            assert [each["number"] for each in found["brokers"] if not each["is_alive"]] == [killed.number]
+            reasons = [each["reason"] for each in found["under_replicated"] if each["topic"] == "orders"]
+            assert len(reasons) == 2
+            assert all(f"broker {killed.number} is not heard" in each for each in reasons)
+        text = (await run("cluster", "status", *http(webs[1]))).stdout
+        assert f"3 brokers, 1 dead ({killed.number}); " in text
 
 
 async def test_topics_are_described_whichever_broker_is_asked() -> None:

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dafka.broker import metrics as broker_metrics
 from dafka.cli import main
 from dafka.operations.metrics import BUILD_INFO, BUILD_LABELS, COMMIT_SECONDS, COUNTERS, GAUGES, make_registry
 from dafka.operations.monitor import Monitor
@@ -37,6 +38,8 @@ def exported_labels() -> dict[str, set[str]]:
     """Return the labels of each sample that Prometheus stores, with the labels that it adds."""
     labels = {f"{name}_total": {"role", *described.labels} for name, described in COUNTERS.items()}
     labels |= {name: {"role", *described.labels} for name, described in GAUGES.items()}
+    labels |= {f"{name}_total": set(described.labels) for name, described in broker_metrics.COUNTERS.items()}
+    labels |= {name: set(described.labels) for name, described in broker_metrics.GAUGES.items()}
     labels |= {f"{COMMIT_SECONDS}_{part}": {"role"} for part in ("sum", "count")}
     labels |= {f"{COMMIT_SECONDS}_bucket": {"role", "le"}, BUILD_INFO: set(BUILD_LABELS)}
     text = generate_latest(make_registry(Monitor())).decode()

@@ -10,6 +10,7 @@ import trio
 from click.testing import CliRunner
 
 from dafka import Store
+from dafka.broker.broker import StartupProgress
 from dafka.cli import main
 from dafka.errors import AddressInUseError
 from dafka.operations import http
@@ -44,6 +45,8 @@ def test_a_process_is_healthy_if_all_its_nodes_are() -> None:
     assert monitor.health() == Health(unready="store and tower have not started yet")
     monitor = Monitor("store")
     assert monitor.health() == Health(unready="store has not started yet")
+    monitor.starting = StartupProgress()
+    assert monitor.health() == Health(unready="store: it reads its storage")
     first, second = FakeStore(Health(unready="no tower is heard")), FakeStore(Health("it hangs", "it hangs"))
     monitor.add(first)
     assert monitor.health() == Health(unready="store: no tower is heard")

@@ -7,6 +7,7 @@ import secrets
 
 import trio
 
+from dafka.broker.core.cluster_status import describe_quorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import Outcome
 from dafka.broker.core.metadata.commands import Command, CreateTopic, Order, encode_order
@@ -115,15 +116,9 @@ class ClusterChanges:
         return True
 
     def _explain(self, waited_s: float, *, was_sent: bool) -> str:
-        log = self._tables.find_metadata()
-        if log is None:
+        quorum = describe_quorum(self._tables, trio.current_time())
+        if quorum is None:
             return "this broker belongs to no cluster yet: nothing is changed; try again"
-        voters = log.replica.latest.voters
-        brokers, now = self._tables.brokers, trio.current_time()
-        heard = sum(each == brokers.own.address or brokers.is_heard(each, now) for each in voters)
-        found = (
-            f"{heard} of the {len(voters)} brokers that vote on metadata are heard, {len(voters) // 2 + 1} are needed"
-        )
         if was_sent:
-            return f"the change was not confirmed within {waited_s:.0f} s ({found}): look whether it was made"
-        return f"the cluster has no controller ({found}): nothing is changed; try again"
+            return f"the change was not confirmed within {waited_s:.0f} s ({quorum}): look whether it was made"
+        return f"the cluster has no controller ({quorum}): nothing is changed; try again"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import trio
 
+from dafka.broker.core.cluster_status import describe_quorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import RegisterBroker
 from dafka.broker.core.metadata.forming import Form, Join, Refuse, Wait, choose_step
@@ -46,6 +47,7 @@ class Joining:
         config: BrokerConfig,
         observe: Callable[[StoreRecord], None],
     ) -> None:
+        self._tables = tables
         self._state = tables.state
         self._brokers = tables.brokers
         self._metadata = metadata
@@ -55,6 +57,20 @@ class Joining:
         self._observe = observe
         self.has_joined = trio.Event()
         """Set when the broker is registered in an open cluster, so that it may serve clients."""
+        self._waits_for = "it looks for other brokers"
+
+    @property
+    def waits_for(self) -> str:
+        """A sentence about what this broker waits for; empty when it has joined an open cluster."""
+        state, count = self._state, len(self._state.brokers)
+        if self.has_joined.is_set():
+            return ""
+        if not state.cluster_id:
+            return self._waits_for
+        if self._brokers.own.address not in state.brokers:
+            quorum = describe_quorum(self._tables, trio.current_time())
+            return f"it waits until the controller registers it in the cluster {state.cluster_id} ({quorum})"
+        return f"it waits until the cluster {state.cluster_id} is open: {count} brokers have joined"
 
     async def run(self) -> None:
         """Join a cluster. Raise `ConfigError` if an operator has to decide something first."""
@@ -92,6 +108,8 @@ class Joining:
                 return StoreRecord(step.cluster_id, step.first_voters)
             if isinstance(step, Refuse):
                 raise ConfigError(step.reason)
+            if isinstance(step, Wait):
+                self._waits_for = step.reason
             if isinstance(step, Wait) and trio.current_time() - reminded_at >= REMIND_S:
                 reminded_at = trio.current_time()
                 _LOGGER.warning("this broker belongs to no cluster yet: %s", step.reason)

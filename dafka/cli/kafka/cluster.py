@@ -1,4 +1,4 @@
-"""`dafka cluster`: the brokers of a cluster, and draining them."""
+"""`dafka cluster`: the state of a cluster, its brokers, and draining them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _number = click.argument("number", type=click.IntRange(0, 1023))
 
 @click.group()
 def cluster() -> None:
-    """List the brokers of a cluster, and drain them before they are taken away.
+    """Show the state of a cluster and its brokers, and drain brokers.
 
     These commands ask any broker over HTTP. `dafka topic` shows and moves the logs of topics, and `dafka status` shows
     all nodes.
@@ -37,7 +37,11 @@ def brokers(as_json: bool, client: HttpClient) -> None:
     found = client.ask("GET", "/brokers")["brokers"]
     if as_json:
         print_json_lines(found)
-        return
+    else:
+        _print_brokers(found)
+
+
+def _print_brokers(found: list[dict[str, Any]]) -> None:
     rows = [
         (
             each["number"],
@@ -55,37 +59,73 @@ def brokers(as_json: bool, client: HttpClient) -> None:
 
 
 @cluster.command()
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @http_options
 def status(as_json: bool, client: HttpClient) -> None:
-    """Check that all brokers are alive, and that each log has a leader and all its replicas.
+    """Show the state of the cluster: controller, voters, brokers, and the logs that need attention.
 
-    Exits with 1 if not.
+    Exits with 1 if the cluster is not open, a broker or a voter is not heard, there is no controller, or a log has no
+    leader or too few replicas in sync. `dafka topic moves` lists all logs that move.
     """
-    found = client.ask("GET", "/brokers")
-    all_brokers = found["brokers"]
-    dead = [each["number"] for each in all_brokers if not each["is_alive"]]
-    alive = [each for each in all_brokers if each["is_alive"]]
-    under_replicated = sum(each["under_replicated_logs"] or 0 for each in alive)
-    summary = {
-        "brokers": len(all_brokers),
-        "dead": dead,
-        "draining": [each["number"] for each in all_brokers if each["is_draining"]],
-        "logs": found["log_count"],
-        "leaderless_logs": found["leaderless_logs"],
-        "under_replicated_logs": under_replicated,
-        "silent": [each["number"] for each in alive if each["under_replicated_logs"] is None],
-    }
+    found = client.ask("GET", "/cluster")
     if as_json:
-        click.echo(json.dumps(summary))
+        click.echo(json.dumps(found))
     else:
-        numbers = f" ({', '.join(map(str, dead))})" if dead else ""
-        click.echo(
-            f"{len(all_brokers)} brokers, {len(dead)} dead{numbers}; {found['log_count']} logs, "
-            f"{found['leaderless_logs']} without a leader, {under_replicated} under-replicated"
-        )
-    if dead or found["leaderless_logs"] or under_replicated or summary["silent"]:
+        _print_status(found)
+    if _has_problems(found):
         sys.exit(1)
+
+
+def _has_problems(found: dict[str, Any]) -> bool:
+    return (
+        not found["is_open"]
+        or found["controller"] is None
+        or not all(each["is_heard"] for each in found["voters"])
+        or not all(each["is_alive"] and each["under_replicated_logs"] is not None for each in found["brokers"])
+        or bool(found["leaderless_logs"] or found["under_replicated_logs"])
+    )
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    controller = "no controller" if found["controller"] is None else f"broker {found['controller']} is the controller"
+    click.echo(f"cluster {found['cluster_id']}: {'open' if found['is_open'] else 'not open yet'}, {controller}")
+    voters = ", ".join(
+        f"{each['address'] if each['number'] is None else each['number']}{'' if each['is_heard'] else ' (not heard)'}"
+        for each in found["voters"]
+    )
+    click.echo(f"voters on metadata: {voters}; changes need {found['voters_needed']} of {len(found['voters'])}")
+    dead = [each["number"] for each in found["brokers"] if not each["is_alive"]]
+    click.echo(
+        f"{len(found['brokers'])} brokers, {len(dead)} dead{f' ({_join(dead)})' if dead else ''}; "
+        f"{found['log_count']} logs, {found['leaderless_logs']} without a leader, "
+        f"{found['under_replicated_logs']} under-replicated, {found['move_count']} moving\n"
+    )
+    _print_brokers(found["brokers"])
+    if found["under_replicated"]:
+        click.echo("\nunder-replicated logs:")
+        print_table(
+            ("topic", "log", "leader", "replicas", "in sync", "reason"),
+            (),
+            [
+                (
+                    each["topic"],
+                    each["log"],
+                    each["leader"],
+                    _join(each["replicas"]),
+                    _join(each["in_sync"]),
+                    each["reason"],
+                )
+                for each in found["under_replicated"]
+            ],
+        )
+    if found["moves"]:
+        click.echo("\nlogs that move:")
+        rows = [(each["topic"], each["log"], _join(each["replicas"]), each["reason"]) for each in found["moves"]]
+        print_table(("topic", "log", "replicas", "reason"), (), rows)
+
+
+def _join(numbers: list[int] | None) -> str:
+    return ",".join(map(str, numbers or ())) or "-"
 
 
 def _state(broker: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from dafka.http.api import (  # noqa: F401 (their routes register themselves)
     brokers,
+    cluster,
     console,
     groups,
     nodes,

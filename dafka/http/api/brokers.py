@@ -122,7 +122,11 @@ class NewReplicas(Document):
 @Route("GET /moves", RequiredPermission.ADMINISTRATOR, name="listMoves", tag="Cluster")
 async def list_moves(request: Request) -> Moves:
     """List the logs that are being moved to other replicas, each with the reason."""
-    node = request.broker.node
+    return Moves(find_moves(request.broker.node))
+
+
+def find_moves(node: BrokerNode) -> list[Move]:
+    """Return the logs that are being moved, as far as this broker knows."""
     found = []
     for log in node.all_logs():
         reason = node.replicator.reassigner.explain(log.topic, log.number)
@@ -131,13 +135,13 @@ async def list_moves(request: Request) -> Moves:
                 _numbers_of(node, each) for each in (log.leadership.replicas, log.leadership.learners)
             )
             found.append(Move(log.topic, log.number, replicas, learners, reason.value))
-    return Moves(found)
+    return found
 
 
 @Route("GET /brokers", RequiredPermission.ADMINISTRATOR, name="listBrokers", tag="Cluster")
 async def list_brokers(request: Request) -> Brokers:
     """List the brokers of the cluster, with the number of logs that each leads and stores."""
-    node, found = request.broker.node, _describe_brokers(request.broker)
+    node, found = request.broker.node, describe_brokers(request.broker)
     if not request.is_forwarded:
         own_words = {
             each["address"]: each["under_replicated_logs"]
@@ -147,10 +151,10 @@ async def list_brokers(request: Request) -> Brokers:
         }
         for each in found:
             each.under_replicated_logs = own_words.get(each.address, each.under_replicated_logs)
-    return Brokers(found, sum(1 for _ in node.all_logs()), _count_leaderless(node))
+    return Brokers(found, sum(1 for _ in node.all_logs()), count_leaderless(node))
 
 
-def _describe_brokers(broker: Broker) -> list[ClusterBroker]:
+def describe_brokers(broker: Broker) -> list[ClusterBroker]:
     """Return all brokers of the cluster by number, with how many logs each leads and stores."""
     node = broker.node
     led: Counter[str] = Counter()
@@ -190,7 +194,7 @@ async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker
         known = ", ".join(str(each.number) for each in node.brokers.all())
         raise WebError("broker_not_found", f"there is no broker {text[:100]!r}: the cluster has {known}")
     await node.set_draining(found.address, is_draining=is_draining, ordered_by=request.source)
-    return next(each for each in _describe_brokers(request.broker) if each.number == found.number)
+    return next(each for each in describe_brokers(request.broker) if each.number == found.number)
 
 
 @Route(
@@ -254,10 +258,10 @@ def _describe_epochs(node: BrokerNode, starts: Sequence[EpochStart]) -> list[Lea
         found.append(
             LeaderEpoch(
                 epoch=each.leader_epoch.epoch,
-                leader=_number_of(node, each.leader_epoch.leader),
+                leader=number_of(node, each.leader_epoch.leader),
                 leader_address=each.leader_epoch.leader,
                 parent_epoch=None if is_first else parent.epoch,
-                parent_leader=None if is_first else _number_of(node, parent.leader),
+                parent_leader=None if is_first else number_of(node, parent.leader),
                 parent_leader_address="" if is_first else parent.leader,
                 start_offset=each.parent.end_offset,
                 replicas=_numbers_of(node, each.replicas),
@@ -302,14 +306,14 @@ def describe_leadership(node: BrokerNode, log: Log) -> dict[str, Any]:
     """Return the fields of `Replicas` for a log. Only the leader knows which replicas are in sync."""
     leadership = log.leadership
     return {
-        "leader": _number_of(node, leadership.leader) if leadership.leader else None,
+        "leader": number_of(node, leadership.leader) if leadership.leader else None,
         "leader_epoch": leadership.epoch,
         "replicas": _numbers_of(node, leadership.replicas),
         "in_sync": _numbers_of(node, leadership.in_sync) if leadership.is_led else None,
     }
 
 
-def _number_of(node: BrokerNode, address: str) -> int | None:
+def number_of(node: BrokerNode, address: str) -> int | None:
     """Return the number of a broker; None if the broker is not known."""
     found = node.brokers.find(address)
     return None if found is None else found.number
@@ -317,10 +321,11 @@ def _number_of(node: BrokerNode, address: str) -> int | None:
 
 def _numbers_of(node: BrokerNode, addresses: Iterable[str]) -> list[int]:
     """Return the numbers of the known brokers among these."""
-    return [number for each in addresses if (number := _number_of(node, each)) is not None]
+    return [number for each in addresses if (number := number_of(node, each)) is not None]
 
 
-def _count_leaderless(node: BrokerNode) -> int:
+def count_leaderless(node: BrokerNode) -> int:
+    """Return how many logs have no leader at present."""
     return sum(not log.leadership.leader for log in node.all_logs())
 
 
@@ -337,7 +342,7 @@ def find_broker_problems(node: BrokerNode) -> Iterator[str]:
             f"{len(under_replicated)} logs that this broker leads are kept by too few living brokers, such as log "
             f"{first.number} of {first.topic}"
         )
-    leaderless = _count_leaderless(node)
+    leaderless = count_leaderless(node)
     if leaderless:
         yield f"{leaderless} logs have no leader at present: nobody can publish to them"
     orphans = node.inventory.orphans()

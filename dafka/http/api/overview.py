@@ -10,6 +10,7 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from dafka.http.api.brokers import find_broker_problems
+from dafka.http.api.cluster import find_metadata_problems
 from dafka.http.api.registry import Parameter, RequiredPermission, Route
 from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.messages import Request
@@ -119,6 +120,7 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: Storage
     health = node.store.health()
     if health.trouble or health.unready:
         yield health.trouble or health.unready
+    yield from find_metadata_problems(node)
     yield from find_broker_problems(node)
     if statistics.is_full:
         yield "the storage takes no further records"

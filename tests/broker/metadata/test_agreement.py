@@ -154,11 +154,26 @@ async def test_brokers_wait_for_as_many_as_the_cluster_begins_with(autojump_cloc
         await cluster.start("C", "B", are_cut=True, initial_brokers=3)
         await trio.sleep(60)
         assert [each.cluster_id for each in cluster.brokers.values()] == ["", ""]
+        sentence = "it waits for 1 of 3 brokers to form a cluster"
+        assert [each.joining.waits_for for each in cluster.brokers.values()] == [sentence, sentence]
         await cluster.start("A", initial_brokers=3)
         assert len({each.cluster_id for each in cluster.brokers.values()}) == 1
+        assert {each.joining.waits_for for each in cluster.brokers.values()} == {""}
         assert voters(cluster.brokers["B"]) == "ABC"
         assert cluster.brokers["A"].metadata.record is not None
         assert cluster.brokers["A"].metadata.record.first_voters == ("A" * 32,), "the smallest one has formed it"
+
+
+async def test_a_broker_says_that_it_waits_for_the_controller(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("AB") as cluster:
+        cluster.cut("A", "BC")
+        (third,) = await cluster.start("C", are_cut=True)
+        await wait_for(lambda: third.cluster_id != "")
+        expected = f"it waits until the controller registers it in the cluster {third.cluster_id} (0 of the 1 brokers"
+        await trio.sleep(10)
+        assert third.joining.waits_for.startswith(expected)
+        cluster.heal()
+        await wait_for(lambda: third.joining.waits_for == "")
 
 
 async def test_a_broker_with_another_number_of_initial_brokers_ends_and_the_others_wait(

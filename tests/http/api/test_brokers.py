@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from dafka import Config
+from dafka.broker.core.cluster_status import MetadataQuorum
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
@@ -146,6 +147,7 @@ def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **f
     node = SimpleNamespace(
         address=ADDRESSES[0],
         brokers=known,
+        quorum=MetadataQuorum(ADDRESSES[0]),
         inventory=SimpleNamespace(orphans=lambda: {"gone": 3, "lost": 4}),
         all_logs=lambda: logs,
         log_table=SimpleNamespace(topics={"orders": SimpleNamespace(replica_count=2)}),

@@ -11,6 +11,8 @@ import attrs
 import trio
 
 from dafka import Config, open_producer, serve_store
+from dafka.broker.core.cluster_status import MetadataQuorum
+from dafka.http.api.cluster import find_metadata_problems
 from dafka.http.api.nodes import Connection, find_connections
 from dafka.http.api.overview import LAG_MAX, _find_problems, find_survey_problems
 from dafka.http.api.settings import describe_config
@@ -126,9 +128,15 @@ def test_the_overview_names_what_is_wrong_with_the_broker() -> None:
         ({"damages": [1, 2]}, "the verification of the storage has found 2 damaged places"),
         ({"lag": {"a": LAG_MAX, "b": 1}}, f"this broker is {LAG_MAX + 1} records behind the producers of 2 partitions"),
     ]
+    request: Any = make_request(["up"], [])
+    request.broker.node.quorum = MetadataQuorum("", {"a": True, "b": False, "c": False})
+    assert list(find_metadata_problems(request.broker.node)) == [
+        "the cluster has no controller (1 of the 3 brokers that vote on metadata are heard, 2 are needed): topics, "
+        "replicas and brokers cannot be changed"
+    ]
     for given, expected in problems:
         values = SimpleNamespace(**{"lag": {}, "is_full": False, "damages": [], "trouble": "", "unready": ""} | given)
-        request: Any = make_request(["up"], [])
+        request = make_request(["up"], [])
         request.broker.node.store = SimpleNamespace(health=lambda values=values: values)
         request.web = SimpleNamespace(verification=SimpleNamespace(report=values), survey_cache=SURVEYS)
         request.broker.node.inventory.orphans = request.broker.node.replicator.reassigner.under_replicated = dict

@@ -206,6 +206,18 @@ def test_a_broker_is_drained_after_a_question(browser: Any, brokers: list[Served
         page.get_by_role("button", name="Drain broker 1").wait_for()
 
 
+def test_the_page_of_brokers_shows_voters_and_logs_that_need_attention(
+    browser: Any, brokers: list[ServedBroker]
+) -> None:
+    with open_window(browser, brokers[1].url) as window:
+        found = brokers[1].request("GET", "/cluster")
+        page = window.open("brokers", "Brokers")
+        page.get_by_text(f"Cluster {found['cluster_id']}").wait_for()
+        row = page.get_by_role("row").filter(has=page.get_by_text("controller", exact=True))
+        assert row.get_by_role("rowheader").inner_text().startswith(str(found["controller"]))
+        assert row.get_by_text("voter", exact=True).count() == 1
+
+
 def test_a_table_says_what_the_drawing_of_epochs_shows(browser: Any, brokers: list[ServedBroker]) -> None:
     with open_window(browser, brokers[0].url) as window:
         page = window.open("topics/orders/epochs", "orders")

@@ -1,8 +1,9 @@
-// The brokers: where they are, what they lead and keep, and draining them.
+// The cluster: its brokers, who votes, which logs have too few replicas or move, and draining brokers.
 import { html, useState } from "../vendor/htm-preact-3.1.1.js";
 import { request } from "../api.js";
 import { bytes, count, plural } from "../format.js";
 import { useView } from "../live.js";
+import { href } from "../router.js";
 import { Confirm, Head, Panel, Tiles, Waiting, announce, useTask } from "../widgets.js";
 
 function State({ broker }) {
@@ -26,11 +27,12 @@ function Actions({ broker, onDrain, onChange }) {
     ${undrain.error && html`<div class="bad" role="alert">${undrain.error}</div>`}`;
 }
 
-function Row({ broker, onDrain, onChange }) {
+function Row({ broker, isController, isVoter, onDrain, onChange }) {
   const lacking = broker.under_replicated_logs;
   return html`<tr>
     <th scope="row">
       ${broker.number}${broker.is_self && html` <span class="tag">this broker</span>`}
+      ${isController && html` <span class="tag">controller</span>`}${isVoter && html` <span class="tag">voter</span>`}
     </th>
     <td><${State} broker=${broker} /></td>
     <td>${broker.rack || html`<span class="muted">–</span>`}</td>
@@ -43,24 +45,60 @@ function Row({ broker, onDrain, onChange }) {
   </tr>`;
 }
 
+/** The logs that need attention, each with the reason; nothing if there are none. */
+function Logs({ title, id, total, logs, hasLeaders }) {
+  if (!total) return null;
+  const numbers = (found) => (found?.length ? found.join(", ") : "–");
+  return html`<${Panel} title=${title} id=${id} note=${total > logs.length ? `${count(logs.length)} of ${count(total)}` : count(total)} bare>
+    <div class="scroll" tabindex="0" role="group" aria-label=${title}>
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Topic</th>
+            <th scope="col" class="number">Log</th>
+            ${hasLeaders && html`<th scope="col" class="number">Leader</th>`}
+            <th scope="col">Replicas</th>
+            ${hasLeaders && html`<th scope="col">In sync</th>`}
+            <th scope="col">Reason</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${logs.map(
+            (each) => html`<tr key=${`${each.topic} ${each.log}`}>
+              <th scope="row" class="mono break">${each.topic.startsWith("$") ? each.topic : html`<a href=${href(["topics", each.topic])}>${each.topic}</a>`}</th>
+              <td class="number">${each.log}</td>
+              ${hasLeaders && html`<td class="number">${each.leader ?? "–"}</td>`}
+              <td>${numbers(each.replicas)}</td>
+              ${hasLeaders && html`<td>${numbers(each.in_sync)}</td>`}
+              <td>${each.reason}</td>
+            </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+  <//>`;
+}
+
 export function BrokersPage() {
-  const view = useView("brokers", { intervalMs: 2000 });
+  const view = useView("cluster", { intervalMs: 2000 });
   const [draining, setDraining] = useState(null);
   if (!view.data) return html`<${Head} title="Brokers" /><${Waiting} view=${view} what="the brokers" />`;
-  const { brokers, log_count: logs, leaderless_logs: leaderless } = view.data;
+  const { brokers, voters, controller, log_count: logs, leaderless_logs: leaderless, under_replicated_logs: lacking } = view.data;
   const dead = brokers.filter((each) => !each.is_alive).length;
-  const lacking = brokers.reduce((total, each) => total + (each.under_replicated_logs ?? 0), 0);
+  const heard = voters.filter((each) => each.is_heard).length;
   const items = [
+    ["Controller", controller == null ? "none" : `broker ${controller}`, controller == null ? "nothing can be changed" : ""],
+    ["Voters heard", `${count(heard)} of ${count(voters.length)}`, `changes need ${count(view.data.voters_needed)}`],
     ["Brokers", count(brokers.length), dead ? `${count(dead)} not heard` : "all alive"],
     ["Logs", count(logs), "with internal ones"],
     ["Without a leader", count(leaderless)],
-    ["Too few replicas", count(lacking)],
+    ["Too few in sync", count(lacking)],
   ];
   const close = (changed) => {
     setDraining(null);
     if (changed) view.reload();
   };
-  return html`<${Head} title="Brokers" sub=${plural(brokers.length, "broker")} />
+  return html`<${Head} title="Brokers" sub=${`Cluster ${view.data.cluster_id}`} />
     <${Tiles} label="Figures of the cluster" items=${items} />
     <${Panel} title="Brokers of the cluster" id="brokers" bare>
       <div class="scroll" tabindex="0" role="group" aria-label="Brokers of the cluster">
@@ -74,16 +112,18 @@ export function BrokersPage() {
               <th scope="col" class="number">Free</th>
               <th scope="col" class="number">Logs led</th>
               <th scope="col" class="number">Replicas</th>
-              <th scope="col" class="number">Lacking</th>
+              <th scope="col" class="number">Too few in sync</th>
               <th scope="col">Action</th>
             </tr>
           </thead>
           <tbody>
-            ${brokers.map((each) => html`<${Row} key=${each.address} broker=${each} onDrain=${() => setDraining(each)} onChange=${() => view.reload()} />`)}
+            ${brokers.map((each) => html`<${Row} key=${each.address} broker=${each} isController=${each.number === controller} isVoter=${voters.some((voter) => voter.address === each.address)} onDrain=${() => setDraining(each)} onChange=${() => view.reload()} />`)}
           </tbody>
         </table>
       </div>
     <//>
+    <${Logs} title="Logs with too few replicas in sync" id="lacking" total=${lacking} logs=${view.data.under_replicated} hasLeaders />
+    <${Logs} title="Logs that move" id="moves" total=${view.data.move_count} logs=${view.data.moves} />
     ${draining &&
     html`<${Confirm} title=${`Drain broker ${draining.number}?`} verb="Drain the broker" done=${`Broker ${draining.number} is being drained.`}
         action=${() => request("POST", `brokers/${draining.number}/drain`)} onClose=${close}>

@@ -1,0 +1,75 @@
+"""The state of a cluster, as an administrator sees it at one broker."""
+
+from __future__ import annotations
+
+import attrs
+
+from dafka.broker.core.metadata.brokers import Brokers
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.positions import FIRST_OFFSET, Offset
+from dafka.broker.core.tables import BrokerTables
+
+
+@attrs.frozen
+class MetadataQuorum:
+    """The brokers that vote on metadata, and how far one broker has applied the log of metadata.
+
+    Attributes:
+        controller: The address of the controller; empty if none is heard.
+        voters: Whether each voter is heard, by address.
+        committed: The offset up to which the log is known to be committed.
+        applied: The offset up to which its commands are applied at this broker.
+    """
+
+    controller: str = ""
+    voters: dict[str, bool] = attrs.field(factory=dict)
+    committed: Offset = FIRST_OFFSET
+    applied: Offset = FIRST_OFFSET
+
+    @property
+    def heard(self) -> int:
+        """How many voters are heard."""
+        return sum(self.voters.values())
+
+    @property
+    def needed(self) -> int:
+        """How many voters a change of the cluster needs."""
+        return len(self.voters) // 2 + 1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.heard} of the {len(self.voters)} brokers that vote on metadata are heard, {self.needed} are needed"
+        )
+
+
+def describe_quorum(tables: BrokerTables, now: float) -> MetadataQuorum | None:
+    """Return the quorum of metadata at a time of the brokers' clock; None if this broker belongs to no cluster yet."""
+    replicated, log = tables.find_metadata(), tables.log_table.find_log(METADATA_TOPIC, 0)
+    if replicated is None or log is None:
+        return None
+    brokers, leader = tables.brokers, log.leadership.leader
+    own = brokers.own.address
+    return MetadataQuorum(
+        leader if leader == own or brokers.is_heard(leader, now) else "",
+        {each: each == own or brokers.is_heard(each, now) for each in replicated.replica.latest.voters},
+        log.high_watermark,
+        tables.state.applied,
+    )
+
+
+def explain_under_replication(log: LeaderAndIsr, wanted: int, brokers: Brokers) -> str:
+    """Return why a log has fewer living replicas in sync than wanted, as its leader knows."""
+    reasons = []
+    for each in log.replicas:
+        found = brokers.find(each)
+        name = each if found is None else f"broker {found.number}"
+        if not brokers.is_alive(each):
+            reasons.append(f"{name} is not heard")
+        elif each in log.learners:
+            reasons.append(f"{name} still copies it")
+        elif each not in log.in_sync:
+            reasons.append(f"{name} is catching up")
+    if len(log.replicas) < wanted:
+        reasons.append(f"it has {len(log.replicas)} of {wanted} replicas")
+    return ", ".join(reasons)

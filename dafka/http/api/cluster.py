@@ -1,0 +1,119 @@
+"""Routes for the cluster as a whole: its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from dafka.broker.broker import Broker
+from dafka.broker.core.cluster_status import explain_under_replication
+from dafka.broker.node import BrokerNode
+from dafka.http.api.brokers import (
+    BrokerNumber,
+    ClusterBroker,
+    Move,
+    Replicas,
+    count_leaderless,
+    describe_brokers,
+    describe_leadership,
+    find_moves,
+    number_of,
+)
+from dafka.http.api.registry import RequiredPermission, Route
+from dafka.http.server.documents import Count, Document, doc
+from dafka.http.server.messages import Request
+
+LOGS_SHOWN = 100
+"""The maximum number of under-replicated logs that each broker lists, and of listed moves."""
+
+
+class Voter(Document):
+    """A broker that votes on metadata."""
+
+    number: Annotated[BrokerNumber | None, doc("The number of the broker; null if it is not known.")]
+    address: Annotated[str, doc("Its node address.")]
+    is_heard: Annotated[bool, doc("Whether it was heard recently.")]
+
+
+class UnderReplicatedLog(Replicas):
+    """A log with fewer living replicas in sync than it should have."""
+
+    topic: Annotated[str, doc("The name of the topic.")]
+    log: Annotated[Count, doc("The number of the log.")]
+    reason: Annotated[str, doc("Why the log has too few replicas in sync.")]
+
+
+class Cluster(Document):
+    """The state of the cluster."""
+
+    cluster_id: Annotated[str, doc("The id of the cluster, as clients of Kafka see it.")]
+    is_open: Annotated[bool, doc("Whether the cluster serves clients: as many brokers as it begins with have joined.")]
+    controller: Annotated[BrokerNumber | None, doc("The number of the controller; null if none is heard.")]
+    voters: Annotated[list[Voter], doc("The brokers that vote on metadata.")]
+    voters_needed: Annotated[Count, doc("How many of them must be heard for changes of topics, replicas and brokers.")]
+    metadata_committed: Annotated[Count, doc("The offset up to which the log of metadata is committed.")]
+    metadata_applied: Annotated[Count, doc("The offset up to which the broker that answers has applied it.")]
+    brokers: list[ClusterBroker]
+    log_count: Annotated[Count, doc("The number of logs of all topics, internal ones among them.")]
+    leaderless_logs: Annotated[Count, doc("How many of them no broker leads at present.")]
+    under_replicated_logs: Annotated[Count, doc("How many logs have too few living replicas in sync.")]
+    under_replicated: Annotated[
+        list[UnderReplicatedLog], doc(f"Some of these logs: up to {LOGS_SHOWN} of each broker that leads any.")
+    ]
+    move_count: Annotated[Count, doc("How many logs are getting other replicas.")]
+    moves: Annotated[list[Move], doc(f"The first {LOGS_SHOWN} of these logs.")]
+
+
+@Route("GET /cluster", RequiredPermission.ADMINISTRATOR, name="describeCluster", tag="Cluster")
+async def describe_cluster(request: Request) -> Cluster:
+    """Describe the cluster: its controller and voters, its brokers, and the logs that need attention.
+
+    Only the leader of a log knows which replicas are in sync. So the broker asks the others about the logs that they
+    lead. `under_replicated_logs` of a broker is null if it has not answered.
+    """
+    node = request.broker.node
+    quorum = node.quorum
+    brokers, moves = describe_brokers(request.broker), find_moves(node)
+    under_replicated = _find_under_replicated(request.broker)
+    if not request.is_forwarded:
+        others = await request.web.other_brokers.get_all("/cluster")
+        for each in brokers:
+            if each.address in others:
+                each.under_replicated_logs = others[each.address]["under_replicated_logs"]
+        for document in others.values():
+            under_replicated += (UnderReplicatedLog(**each) for each in document["under_replicated"])
+    return Cluster(
+        cluster_id=node.cluster_id,
+        is_open=node.tables.state.is_open,
+        controller=number_of(node, quorum.controller),
+        voters=[Voter(number_of(node, each), each, is_heard) for each, is_heard in sorted(quorum.voters.items())],
+        voters_needed=quorum.needed,
+        metadata_committed=quorum.committed,
+        metadata_applied=quorum.applied,
+        brokers=brokers,
+        log_count=sum(1 for _ in node.all_logs()),
+        leaderless_logs=count_leaderless(node),
+        under_replicated_logs=sum(each.under_replicated_logs or 0 for each in brokers if each.is_alive),
+        under_replicated=sorted(under_replicated, key=lambda each: (each.topic, each.log)),
+        move_count=len(moves),
+        moves=moves[:LOGS_SHOWN],
+    )
+
+
+def _find_under_replicated(broker: Broker) -> list[UnderReplicatedLog]:
+    """Return the first under-replicated logs that this broker leads."""
+    node, found = broker.node, []
+    for log in node.replicator.reassigner.under_replicated()[:LOGS_SHOWN]:
+        topic = node.log_table.topics.get(log.topic)
+        wanted = (topic.replica_count if topic is not None else 0) or broker.config.broker.replicas
+        reason = explain_under_replication(log.leadership, wanted, node.brokers)
+        found.append(
+            UnderReplicatedLog(topic=log.topic, log=log.number, reason=reason, **describe_leadership(node, log))
+        )
+    return found
+
+
+def find_metadata_problems(node: BrokerNode) -> Iterator[str]:
+    """Yield a sentence for each problem of the log of metadata."""
+    if not node.quorum.controller:
+        yield f"the cluster has no controller ({node.quorum}): topics, replicas and brokers cannot be changed"
