@@ -25,6 +25,7 @@ __all__ = [
     "RecordError",
     "RefusedChangeError",
     "RemoteError",
+    "StateDiffersError",
     "StorageBusyError",
     "StorageCorruptError",
     "StorageError",
@@ -163,6 +164,10 @@ class StorageBusyError(StorageError):
 
 class StorageFormatError(StorageError):
     """The file or folder is not a dafka storage, or was written by a newer version."""
+
+
+class StateDiffersError(StorageError):
+    """The state of the cluster in a broker's storage differs from that of the other brokers. Nothing was deleted."""
 
 
 class StorageLostError(StorageError):

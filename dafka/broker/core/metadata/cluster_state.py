@@ -10,14 +10,14 @@ from all of them.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import (
+    SNAPSHOTS_KEPT,
     AddLogs,
     AlterSettings,
     AssignReplicas,
@@ -29,11 +29,21 @@ from dafka.broker.core.metadata.commands import (
     OpenCluster,
     Order,
     RegisterBroker,
+    SnapshotTaken,
+)
+from dafka.broker.core.metadata.state_records import (
+    BROKER,
+    DELETED,
+    DELETING,
+    HEADER,
+    SNAPSHOTS,
+    TOPIC,
+    StateRecords,
+    decode_records,
 )
 from dafka.broker.core.metadata.topics import LOGS_MAX, Deletion, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
 from dafka.broker.core.positions import FIRST_OFFSET
-from dafka.broker.core.typed_json import convert, encode_json
 from dafka.protocol.format_errors import format_errors
 from dafka.records import Partition
 
@@ -42,9 +52,6 @@ METADATA_TOPIC = "$metadata"
 
 BROKERS_MAX = 1024
 """The number of broker numbers."""
-
-_HEADER_KEY = b"cluster"
-_BROKER, _TOPIC, _DELETING, _DELETED = b"broker/", b"topic/", b"deleting/", b"deleted/"
 
 
 class Outcome(NamedTuple):
@@ -99,6 +106,7 @@ class ClusterState:
         deleted_ids: The ids of all deleted topics.
         producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic.
         last_epochs: By name of a deleted topic, the latest leader epoch of its logs.
+        snapshots: The last snapshots that the voters have agreed on, the oldest first.
         applied: The offset in the log of metadata up to which its commands are applied.
     """
 
@@ -109,12 +117,25 @@ class ClusterState:
         self.deleted_ids: set[str] = set()
         self.producer_starts: dict[Partition, int] = {}
         self.last_epochs: dict[str, int] = {}
+        self.snapshots: tuple[SnapshotTaken, ...] = ()
         self.applied = FIRST_OFFSET
         self._header = _Header()
         self._names: dict[str, str] = {}
         self._changed: dict[str, None] = {}
         self._closed: list[Deletion] = []
-        self._records: dict[bytes, bytes | None] = {}
+        self._records = StateRecords()
+        self._appliers: dict[type[Command], Callable[[Any], Outcome]] = {
+            OpenCluster: self._open,
+            RegisterBroker: self._register,
+            DrainBroker: self._drain,
+            CreateTopic: self._create,
+            AddLogs: self._add_logs,
+            AlterSettings: self._alter,
+            AssignReplicas: self._assign,
+            DeleteTopic: self._delete,
+            CloseTopic: self._close,
+            SnapshotTaken: self._record_snapshot,
+        }
 
     @property
     def cluster_id(self) -> str:
@@ -178,36 +199,20 @@ class ClusterState:
             return Outcome(ErrorCode.NOT_CONTROLLER, "another broker had become the controller")
         if order.controller_epoch > self._header.controller_epoch:
             self._put_header(attrs.evolve(self._header, controller_epoch=order.controller_epoch))
-        return self._apply(order.command)
-
-    def _apply(self, command: Command) -> Outcome:
-        match command:
-            case OpenCluster():
-                outcome = self._open()
-            case RegisterBroker():
-                outcome = self._register(command)
-            case DrainBroker():
-                outcome = self._drain(command)
-            case CreateTopic():
-                outcome = self._create(command.topic)
-            case AddLogs():
-                outcome = self._add_logs(command)
-            case AlterSettings():
-                outcome = self._alter(command)
-            case AssignReplicas():
-                outcome = self._assign(command)
-            case DeleteTopic():
-                outcome = self._delete(command)
-            case CloseTopic():
-                outcome = self._close(command)
-        return outcome
+        return self._appliers[type(order.command)](order.command)
 
     def _put_header(self, header: _Header) -> None:
         self._header = header
-        self._records[_HEADER_KEY] = encode_json(header)
+        self._records.put(HEADER, header)
 
-    def _open(self) -> Outcome:
+    def _open(self, _: OpenCluster) -> Outcome:
         self._put_header(attrs.evolve(self._header, is_open=True))
+        return DONE
+
+    def _record_snapshot(self, command: SnapshotTaken) -> Outcome:
+        if not self.snapshots or command.offset > self.snapshots[-1].offset:
+            self.snapshots = (*self.snapshots, command)[-SNAPSHOTS_KEPT:]
+            self._records.put(SNAPSHOTS, self.snapshots)
         return DONE
 
     # Brokers
@@ -240,11 +245,12 @@ class ClusterState:
 
     def _put_broker(self, broker: RegisteredBroker) -> None:
         self.brokers[broker.store_id] = broker
-        self._records[_BROKER + broker.store_id.encode()] = encode_json(broker)
+        self._records.put(BROKER + broker.store_id, broker)
 
     # Topics
 
-    def _create(self, topic: Topic) -> Outcome:
+    def _create(self, command: CreateTopic) -> Outcome:
+        topic = command.topic
         known = self.topics.get(topic.name)
         if known is not None and known.topic_id == topic.topic_id:
             return DONE
@@ -308,7 +314,7 @@ class ClusterState:
         self.topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
         self._changed[topic.name] = None
-        self._records[_TOPIC + topic.topic_id.encode()] = encode_json(topic)
+        self._records.put(TOPIC + topic.topic_id, topic)
         return DONE
 
     def _delete(self, command: DeleteTopic) -> Outcome:
@@ -320,8 +326,8 @@ class ClusterState:
         deletion = Deletion(topic, last_epoch=max(topic.first_epoch, command.last_epoch))
         self.deleting[topic.name] = deletion
         self._changed[topic.name] = None
-        self._records[_TOPIC + topic.topic_id.encode()] = None
-        self._records[_DELETING + topic.topic_id.encode()] = encode_json(deletion)
+        self._records.remove(TOPIC + topic.topic_id)
+        self._records.put(DELETING + topic.topic_id, deletion)
         return DONE
 
     def _close(self, command: CloseTopic) -> Outcome:
@@ -332,8 +338,8 @@ class ClusterState:
         closed = attrs.evolve(deletion, producer_ends=command.producer_ends)
         self._record_deletion(closed)
         self._closed.append(closed)
-        self._records[_DELETING + command.topic_id.encode()] = None
-        self._records[_DELETED + command.topic_id.encode()] = encode_json(closed)
+        self._records.remove(DELETING + command.topic_id)
+        self._records.put(DELETED + command.topic_id, closed)
         return DONE
 
     def _record_deletion(self, deletion: Deletion) -> None:
@@ -356,35 +362,44 @@ class ClusterState:
         closed, self._closed = self._closed, []
         return closed
 
+    @property
+    def records(self) -> Mapping[bytes, bytes]:
+        """All keys and values of the state."""
+        return self._records.values
+
     def take_records(self) -> list[tuple[bytes, bytes | None]]:
         """Return the keys and values of the state that have changed since the last call."""
-        records, self._records = self._records, {}
-        return list(records.items())
+        return self._records.take_changed()
 
     def restore(self, records: Mapping[bytes, bytes]) -> None:
-        """Restore the state from its keys and values. Raise `StorageFormatError` if one of them is malformed."""
+        """Replace the state by that with these keys and values. Raise `StorageFormatError` if one is malformed.
+
+        If this was a state before, the differences have changed, as `take_changed`, `take_closed` and `take_records`
+        say.
+        """
+        was_empty, former = not self.records, dict.fromkeys((*self.topics, *self.deleting))
+        new = self._records.replace(records)
+        for each in (self.brokers, self.topics, self.deleting, self.deleted_ids, self._names):
+            each.clear()
+        self.producer_starts.clear()
+        self.last_epochs.clear()
         with format_errors("the stored state of the cluster"):
-            if _HEADER_KEY in records:
-                self._header = convert(_Header, json.loads(records[_HEADER_KEY]))
-            for broker in _decode(records.items(), _BROKER, RegisteredBroker):
-                self.brokers[broker.store_id] = broker
-            for topic in _decode(records.items(), _TOPIC, Topic):
-                self.topics[topic.name] = topic
-                self._names[topic.topic_id] = topic.name
-            for deletion in _decode(records.items(), _DELETING, Deletion):
-                self.deleting[deletion.topic.name] = deletion
-                self.deleted_ids.add(deletion.topic.topic_id)
-                self._names[deletion.topic.topic_id] = deletion.topic.name
-            for deletion in _decode(records.items(), _DELETED, Deletion):
-                self._record_deletion(deletion)
-        self._changed = dict.fromkeys(self.topics)
+            self._restore(records)
+            if not was_empty:
+                self._closed += decode_records(new.items(), DELETED, Deletion)
+        self._changed = {**former, **dict.fromkeys(self.topics)}
 
-
-_T = TypeVar("_T")
-
-
-def _decode(records: Iterable[tuple[bytes, bytes]], prefix: bytes, kind: type[_T]) -> Iterator[_T]:
-    for key, value in records:
-        if key.startswith(prefix):
-            found: Any = convert(kind, json.loads(value))
-            yield found
+    def _restore(self, records: Mapping[bytes, bytes]) -> None:
+        (self._header,) = [*decode_records(records.items(), HEADER, _Header)] or [_Header()]
+        (self.snapshots,) = [*decode_records(records.items(), SNAPSHOTS, tuple[SnapshotTaken, ...])] or [()]
+        for broker in decode_records(records.items(), BROKER, RegisteredBroker):
+            self.brokers[broker.store_id] = broker
+        for topic in decode_records(records.items(), TOPIC, Topic):
+            self.topics[topic.name] = topic
+            self._names[topic.topic_id] = topic.name
+        for deletion in decode_records(records.items(), DELETING, Deletion):
+            self.deleting[deletion.topic.name] = deletion
+            self.deleted_ids.add(deletion.topic.topic_id)
+            self._names[deletion.topic.topic_id] = deletion.topic.name
+        for deletion in decode_records(records.items(), DELETED, Deletion):
+            self._record_deletion(deletion)

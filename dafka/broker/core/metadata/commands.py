@@ -111,6 +111,19 @@ class CloseTopic:
     producer_ends: Mapping[str, int]
 
 
+SNAPSHOTS_KEPT = 10
+"""How many snapshots of the state stay. The log of metadata begins at the first of them."""
+
+
+@attrs.frozen
+class SnapshotTaken:
+    """Most voters have stored the state at this offset of the log, with this checksum."""
+
+    KIND: ClassVar[str] = "snapshot-taken"
+    offset: int
+    checksum: str
+
+
 Command: TypeAlias = (
     OpenCluster
     | RegisterBroker
@@ -121,6 +134,7 @@ Command: TypeAlias = (
     | AssignReplicas
     | DeleteTopic
     | CloseTopic
+    | SnapshotTaken
 )
 
 _COMMANDS: tuple[type[Command], ...] = Command.__args__

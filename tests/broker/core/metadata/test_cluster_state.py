@@ -23,6 +23,7 @@ from dafka.broker.core.metadata.commands import (
     OpenCluster,
     Order,
     RegisterBroker,
+    SnapshotTaken,
 )
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
@@ -53,6 +54,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(AssignReplicas, IDS, st.integers(0, 3), REPLICAS),
     st.builds(DeleteTopic, IDS, st.sampled_from([0, 2048])),
     st.builds(CloseTopic, IDS, st.dictionaries(st.sampled_from(["P", "Q"]), st.integers(0, 9), max_size=2)),
+    st.builds(SnapshotTaken, st.integers(0, 9), st.just("checksum")),
 )
 ORDERS = st.lists(st.builds(Order, COMMANDS, controller_epoch=st.integers(0, 2)), max_size=40)
 
@@ -68,6 +70,7 @@ def begin() -> ClusterState:
 def parts(state: ClusterState) -> dict[str, Any]:
     """Return everything that a state says."""
     names = ("brokers", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs", "cluster_id", "is_open")
+    names = (*names, "snapshots")
     return {name: getattr(state, name) for name in names}
 
 
