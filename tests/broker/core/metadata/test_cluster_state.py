@@ -69,9 +69,9 @@ def begin() -> ClusterState:
 
 def parts(state: ClusterState) -> dict[str, Any]:
     """Return everything that a state says."""
-    names = ("brokers", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs", "cluster_id", "is_open")
-    names = (*names, "snapshots")
-    return {name: getattr(state, name) for name in names}
+    names = ("brokers", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs")
+    others = ("cluster_id", "is_open", "snapshots")
+    return {name: getattr(state, name) for name in (*names, *others)}
 
 
 def topic(name: str = "orders", topic_id: str = "1D", *placement: tuple[str, ...], **fields: Any) -> Topic:
