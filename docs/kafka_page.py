@@ -51,6 +51,8 @@ NOTES = {
     ApiKey.ELECT_LEADERS: "preferred leaders, which also lead again after `[broker] preferred_leader_after_ms`; no "
     "unclean elections, which would lose records",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
+    ApiKey.UNREGISTER_BROKER: "a broker that is lost for good; refused while it is alive, or a log has no quorum "
+    "without it",
     ApiKey.DESCRIBE_LOG_DIRS: "the storage, with the logs that the broker keeps; sizes without compression",
     ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, where users are configured",
     ApiKey.LIST_TRANSACTIONS: "without patterns of names",

@@ -22,6 +22,7 @@ from dafka.broker.core.metadata.commands import (
     CreateTopic,
     DeleteTopic,
     DrainBroker,
+    ForgetBroker,
 )
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.core.node_machine import (
@@ -52,6 +53,7 @@ from dafka.broker.metadata.changes import CHANGE_S, ClusterChanges
 from dafka.broker.metadata.controller import Controller
 from dafka.broker.metadata.joining import Joining
 from dafka.broker.metadata.metadata_log import MetadataLog
+from dafka.broker.metadata.removal import BrokerLog, list_logs
 from dafka.broker.replication.replicator import Replicator
 from dafka.config import Config
 from dafka.errors import ConfigError, NoControllerError, RefusedChangeError
@@ -143,6 +145,7 @@ class BrokerNode:
             nursery.start_soon(self.changes.run)
             nursery.start_soon(self.controller.run)
             nursery.start_soon(self._join)
+            nursery.start_soon(self.joining.wait_forgotten)
             task_status.started(self)
 
     def _request(self, command: Command) -> None:
@@ -336,3 +339,16 @@ class BrokerNode:
         Raise `ConfigError` if there is no such broker, and `NoControllerError` if the cluster cannot agree on it now.
         """
         await self.change(DrainBroker(store_id, is_draining), ordered_by)
+
+    def describe_removal(self, store_id: str) -> list[BrokerLog]:
+        """Return the logs that a broker stores, and what its removal means for each, as far as this broker knows."""
+        return list_logs(self.tables, store_id)
+
+    async def forget_broker(self, store_id: str, *, accepts_loss: bool = False, ordered_by: str = "") -> None:
+        """Remove a broker whose store is lost. Its number is free then, and other brokers replace its replicas.
+
+        Its store never belongs to the cluster again. Raise `ConfigError` if there is no such broker, or it is alive, or
+        a log has no quorum without it, unless `accepts_loss`. Raise `NoControllerError` if the cluster cannot agree on
+        it now.
+        """
+        await self.change(ForgetBroker(store_id, accepts_loss), ordered_by)

@@ -26,7 +26,7 @@ COMMANDS = {
     "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, brokers, and each store's lag."),
     "topics": ("dafka.cli.storage.inspection", "List a store's topics and partitions, with their heads and sizes."),
     "topic": ("dafka.cli.kafka.topic", "Create, list, describe, change, move and delete the topics of brokers."),
-    "cluster": ("dafka.cli.kafka.cluster", "Show the state of a cluster and its brokers, and drain brokers."),
+    "cluster": ("dafka.cli.kafka.cluster", "Show the state of a cluster, and drain and forget brokers."),
     "group": ("dafka.cli.kafka.group", "List, describe and reset groups of consumers, and delete those of a broker."),
     "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete and move records."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),

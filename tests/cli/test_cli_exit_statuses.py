@@ -143,6 +143,7 @@ topic elect t --kafka nowhere                            | --kafka: expected HOS
 cluster brokers --http https://x --tls-ca {folder}/none  | cannot load the certificates of {folder}/none: No such
 cluster status --http ftp://x                            | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster drain 1024                                       | Invalid value for 'NUMBER': 1024 is not in the range
+cluster forget 1 --http ftp://x --yes                    | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster undrain x                                        | Invalid value for 'NUMBER': 'x' is not a valid integer
 group list --kafka nowhere                               | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not
 group describe g --kafka nowhere                         | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not

@@ -425,6 +425,28 @@ async def test_brokers_are_listed_and_drained() -> None:
         assert (result.exit_code, result.stderr) == (2, "Error: there is no broker '9': the cluster has 0, 1, 2\n")
 
 
+async def test_a_lost_broker_is_forgotten() -> None:
+    async with open_webs(4, FAST.with_broker(leader_timeout_ms=500, replicas=3)) as webs:
+        answer = await webs[0].request("POST", "/topics", document={"name": "orders", "replica_count": 4})
+        assert answer.status == 201, answer.body
+        lost = webs[3].broker.node
+        number = str(lost.brokers.own.number)
+        result = await run("cluster", "forget", number, "--yes", *http(webs[0]))
+        assert result.stderr == f"Error: broker {number} is alive: drain it, and stop it before it is forgotten\n"
+        listed = await run("cluster", "drain", number, "--dry-run", *http(webs[0]))
+        assert "orders" in listed.stdout
+        assert not lost.brokers.own.is_draining
+        webs[3].kill()
+        await wait_until(lambda: not any(web.broker.node.brokers.is_alive(lost.address) for web in webs[:3]))
+        listed = await run("cluster", "forget", number, "--dry-run", *http(webs[0]))
+        assert "has a quorum" in listed.stdout
+        result = await run("cluster", "forget", number, "--yes", *http(webs[1]))
+        assert (result.exit_code, result.stderr) == (0, f"broker {number} is forgotten\n")
+        await wait_until(lambda: all(len(web.broker.node.brokers.all()) == 3 for web in webs[:3]))
+        result = await run("cluster", "forget", number, "--yes", *http(webs[0]))
+        assert (result.exit_code, result.stderr.partition(": the")[0]) == (2, f"Error: there is no broker '{number}'")
+
+
 async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
     config = FAST.with_broker(leader_timeout_ms=500)
     async with open_webs(3, config) as webs:

@@ -47,6 +47,7 @@ def make_tables(address: str, config: Config, stored: StoredPartitions, log_tabl
         stored.durable_end,
         ReplicaSettings(preferred_leader_after_s=settings.preferred_leader_after_ms / 1000),
         observed_topics=frozenset((METADATA_TOPIC,)),
+        forgotten=state.forgotten_ids,
     )
     creates_topics = config.kafka.auto_create_topics == "on"
     policy = PartitionPolicy(address, brokers, state, log_table, logs, creates_topics=creates_topics)

@@ -13,7 +13,7 @@ from dafka.broker.core.metadata.cluster_state import Outcome
 from dafka.broker.core.metadata.commands import Command, CreateTopic, Order, encode_order
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger
-from dafka.broker.metadata.controller import Controller, OrderRequest
+from dafka.broker.metadata.controller import Controller, OrderRefused, OrderRequest
 from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.errors import NoControllerError, RefusedChangeError
 
@@ -44,6 +44,7 @@ class ClusterChanges:
         self._messenger = messenger
         self._nursery: trio.Nursery | None = None
         self._later: set[object] = set()
+        messenger.on(OrderRefused, self._learn_refusal)
 
     async def run(self) -> None:
         """Send the requests of `request_later` until cancelled."""
@@ -96,7 +97,7 @@ class ClusterChanges:
                 was_sent |= is_sent
                 with trio.move_on_after(REPEAT_S if is_sent else LOOK_S):
                     await pending.arrived.wait()
-                if pending.outcome is not None and pending.outcome.error is not ErrorCode.NOT_CONTROLLER:
+                if pending.outcome is not None:
                     return pending.outcome
         finally:
             self._metadata.forget(request_id)
@@ -108,12 +109,18 @@ class ClusterChanges:
         if log is None:
             return False
         if log.leadership.is_led:
-            return self._controller.submit(order)
+            refused = self._controller.submit(order)
+            if refused is not None:
+                self._metadata.settle(order.request_id, refused)
+            return self._controller.is_active
         controller = log.leadership.leader or log.leadership.presumed_leader
         if controller == brokers.own.address or not brokers.is_heard(controller, trio.current_time()):
             return False
         self._messenger.send(controller, OrderRequest(encode_order(order).decode()))
         return True
+
+    def _learn_refusal(self, _sender: str, message: OrderRefused) -> None:
+        self._metadata.settle(message.request_id, Outcome(message.error, message.reason))
 
     def _explain(self, waited_s: float, *, was_sent: bool) -> str:
         quorum = describe_quorum(self._tables, trio.current_time())

@@ -9,12 +9,15 @@ import attrs
 import trio
 
 from dafka.batches import encode_records, read_header
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.cluster_state import Outcome
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     CloseTopic,
     Command,
     CreateTopic,
     DeleteTopic,
+    ForgetBroker,
     OpenCluster,
     Order,
     RegisterBroker,
@@ -22,6 +25,7 @@ from dafka.broker.core.metadata.commands import (
     encode_order,
 )
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.metadata.voters import choose_voters
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import parse_address
 from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
@@ -30,6 +34,7 @@ from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.log.writer import LogWriter
 from dafka.broker.metadata.metadata_log import MetadataLog
+from dafka.broker.metadata.removal import find_obstacle
 from dafka.errors import NotLeaderError, StorageFormatError
 from dafka.records import RecordBatch
 from dafka.storage.plugin_helpers import now_ms
@@ -54,9 +59,6 @@ CLOSE_S = 3.0
 ASK_AGAIN_S = 0.2
 """Seconds after which they are asked again."""
 
-VOTERS = (1, 3, 5)
-"""The possible numbers of brokers that vote on metadata."""
-
 
 @attrs.frozen
 class OrderRequest(Message):
@@ -64,6 +66,16 @@ class OrderRequest(Message):
 
     KIND = "metadata-order"
     order: str
+
+
+@attrs.frozen
+class OrderRefused(Message):
+    """The controller refuses a request. It has written nothing."""
+
+    KIND = "metadata-refused"
+    request_id: str
+    error: ErrorCode
+    reason: str
 
 
 @attrs.frozen
@@ -135,16 +147,25 @@ class Controller:
 
     def _receive(self, sender: str, message: OrderRequest) -> None:
         try:
-            self.submit(decode_order(message.order.encode()))
+            order = decode_order(message.order.encode())
         except StorageFormatError as error:
             _LOGGER.warning("a request of the broker %s is ignored: %s", sender, error)
+            return
+        refused = self.submit(order)
+        if refused is not None:
+            self._messenger.send(sender, OrderRefused(order.request_id, *refused))
 
-    def submit(self, order: Order) -> bool:
-        """Make a change, if this broker is the controller. Return whether it is; otherwise the sender tries again."""
+    def submit(self, order: Order) -> Outcome | None:
+        """Make a change. Return why it is refused at once; None if its outcome is known when it is applied.
+
+        If this broker is not the controller, the error is NOT_CONTROLLER.
+        """
         if not self.is_active:
-            return False
-        self._append(attrs.evolve(order, command=self._complete(order.command)))
-        return True
+            return Outcome(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+        refused = find_obstacle(self._tables, order.command) if isinstance(order.command, ForgetBroker) else None
+        if refused is None:
+            self._append(attrs.evolve(order, command=self._complete(order.command)))
+        return refused
 
     def _append(self, order: Order) -> None:
         log = self._metadata.log
@@ -182,7 +203,7 @@ class Controller:
     # What the cluster needs
 
     async def run(self) -> None:
-        """Open the cluster, add voters, and close deleted topics, until cancelled."""
+        """Open the cluster, choose its voters, and close deleted topics, until cancelled."""
         while True:
             is_active = self.is_active
             if is_active:
@@ -195,33 +216,34 @@ class Controller:
                 await self._metadata.wait_changed()
 
     def _open(self) -> None:
-        """Add voters, and open the cluster when as many brokers have joined as it begins with, and enough vote."""
-        is_waiting = self._add_voters()
+        """Change voters, and open the cluster when as many brokers have joined as it begins with, and enough vote."""
+        is_waiting = self._change_voters()
         alive = self._tables.brokers.alive.intersection(self._state.brokers)
         if not self._state.is_open and not is_waiting and len(alive) >= self._initial_brokers:
             self._append(Order(OpenCluster()))
 
-    def _add_voters(self) -> bool:
-        """Make brokers voters if there are too few of them. Return whether there are.
+    def _change_voters(self) -> bool:
+        """Change who votes on metadata, if other brokers should. Return whether they should.
 
-        When the cluster is open, only brokers that have lived for a while become voters. Voters never leave by
-        themselves.
+        When the cluster is open, only brokers that have lived for a while become voters.
         """
-        log, now, alive = self._tables.find_metadata(), trio.current_time(), self._tables.brokers.alive
-        self._alive_since = {each: self._alive_since.get(each, now) for each in alive}
+        log, now, brokers = self._tables.find_metadata(), trio.current_time(), self._tables.brokers
+        self._alive_since = {each: self._alive_since.get(each, now) for each in brokers.alive}
         if log is None:
             return True
-        least_s, latest = VOTER_AFTER_S if self._state.is_open else 0.0, log.replica.latest
-        members = {
-            each.store_id
-            for each in self._state.brokers.values()
-            if each.store_id in alive and not each.is_draining and now - self._alive_since[each.store_id] >= least_s
-        }
-        wanted = max(each for each in VOTERS if each <= len(members.union(latest.voters)))
-        added = sorted(members.difference(latest.voters))[: wanted - len(latest.voters)]
-        if added and not latest.learners and log.replica.elections.state.election is None:
-            self._act(self._tables.logs.change_replicas(log, (*latest.voters, *added)))
-        return bool(added)
+        registered, latest = self._state.brokers, log.replica.latest
+        least_s = VOTER_AFTER_S if self._state.is_open else 0.0
+        usable = {each for each, since in self._alive_since.items() if each in registered and now - since >= least_s}
+        leaving = self._state.forgotten_ids.union(each.store_id for each in registered.values() if each.is_draining)
+        usable -= leaving
+        if latest.learners and usable.issuperset(latest.learners):
+            return True  # they become voters when they are in sync
+        chosen = choose_voters(latest.voters, brokers.own.address, usable, leaving)
+        if set(chosen) == set(latest.replicas):
+            return False
+        if log.replica.elections.state.election is None:
+            self._act(self._tables.logs.change_replicas(log, chosen))
+        return True
 
     # Deleted topics
 

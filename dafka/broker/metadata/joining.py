@@ -115,6 +115,20 @@ class Joining:
                 _LOGGER.warning("this broker belongs to no cluster yet: %s", step.reason)
             await trio.sleep(LOOK_S)
 
+    async def wait_forgotten(self) -> None:
+        """Wait until the cluster has forgotten this broker, and raise `ConfigError`."""
+        own = self._brokers.own.address
+        await self._metadata.wait_until(lambda: own in self._state.forgotten_ids)
+        self._check_forgotten()
+
+    def _check_forgotten(self) -> None:
+        own = self._brokers.own.address
+        if own in self._state.forgotten_ids:
+            raise ConfigError(
+                f"the cluster {self._state.cluster_id} has forgotten this store ({own}), so it never takes part again: "
+                "start the broker with an empty storage"
+            )
+
     async def _register(self) -> None:
         """Register this broker. Raise `ConfigError` if it cannot have the number in its settings."""
         own, number = self._brokers.own.address, self._config.number
@@ -124,6 +138,7 @@ class Joining:
             except NoControllerError as error:
                 _LOGGER.warning("this broker is not registered yet: %s", error)
             except RefusedChangeError as error:
+                self._check_forgotten()
                 if number >= 0 or error.error_code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     raise ConfigError(f"{error}; start this broker with another number") from None
         registered = self._state.brokers[own]

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from dafka.batches import decode_records, read_header
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, Outcome
 from dafka.broker.core.metadata.commands import decode_order
@@ -110,10 +111,7 @@ class MetadataLog:
         self._store()
         self._on_applied()
         for request_id, outcome in outcomes:
-            pending = self._pending.get(request_id)
-            if pending is not None:
-                pending.outcome = outcome
-                pending.arrived.set()
+            self.settle(request_id, outcome)
         changed, self._changed = self._changed, trio.Event()
         changed.set()
         return True
@@ -127,6 +125,13 @@ class MetadataLog:
     def expect(self, request_id: str) -> PendingOutcome:
         """Return the outcome of a request, which arrives later. Call `forget` when nobody waits for it."""
         return self._pending.setdefault(request_id, PendingOutcome())
+
+    def settle(self, request_id: str, outcome: Outcome) -> None:
+        """Record the outcome of a request. If it did not reach the controller, its sender repeats it."""
+        pending = self._pending.get(request_id)
+        if pending is not None and outcome.error is not ErrorCode.NOT_CONTROLLER:
+            pending.outcome = outcome
+            pending.arrived.set()
 
     def forget(self, request_id: str) -> None:
         """Forget a request."""

@@ -69,6 +69,8 @@ class LeaderLeases:
                 self._mesh.publish([answer_round(asker, own, number, control_end, self._tables.state.applied)])
         has_counted = False
         for broker, (number, control_end, applied) in answers.items():
+            if broker in self._tables.state.forgotten_ids:
+                continue
             self._applied[broker] = applied
             has_counted |= self._rounds.answered(
                 broker, RoundAnswer(number, control_end), self._learned_ends.get(Partition(BRANCHES_TOPIC, broker), 0)

@@ -62,6 +62,8 @@ class Membership:
 
     def apply_state(self) -> None:
         """Apply which brokers the cluster has."""
+        for address in self._state.forgotten_ids:
+            self._brokers.forget(address)
         for each in self._state.brokers.values():
             if each.store_id != self._brokers.own.address:
                 self._record(self._seen.get(each.store_id, BrokerRegistration(address=each.store_id)))

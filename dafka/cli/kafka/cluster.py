@@ -1,4 +1,4 @@
-"""`dafka cluster`: the state of a cluster, its brokers, and draining them."""
+"""`dafka cluster`: the state of a cluster, its brokers, draining and forgetting them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dafka.cli.kafka.client import BrokerUnreachable
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
-from dafka.cli.terminal import print_json_lines, print_table
+from dafka.cli.terminal import confirm, print_json_lines, print_table, yes_option
 
 _POLL_S = 1.0
 _number = click.argument("number", type=click.IntRange(0, 1023))
@@ -22,7 +22,7 @@ _number = click.argument("number", type=click.IntRange(0, 1023))
 
 @click.group()
 def cluster() -> None:
-    """Show the state of a cluster and its brokers, and drain brokers.
+    """Show the state of a cluster, and drain and forget brokers.
 
     These commands ask any broker over HTTP. `dafka topic` shows and moves the logs of topics, and `dafka status` shows
     all nodes.
@@ -136,18 +136,37 @@ def _state(broker: dict[str, Any]) -> str:
     return "draining" if broker["is_draining"] else "alive"
 
 
+def _print_logs(client: HttpClient, number: int) -> None:
+    """Print the logs that a broker stores, and whether they have a quorum without it."""
+    rows = [
+        (
+            each["topic"],
+            each["log"],
+            "leads" if each["is_led"] else "stores",
+            ", ".join(map(str, each["others"])) or "none",
+            "has a quorum" if each["has_quorum"] else "has no quorum: records can be lost",
+        )
+        for each in client.ask("GET", f"/brokers/{number}/logs")["logs"]
+    ]
+    print_table(("topic", "log", f"broker {number}", "others alive", "without it"), (), rows)
+
+
 @cluster.command()
 @_number
 @click.option("--wait", is_flag=True, help="Wait until the broker can be taken away.")
 @click.option(
     "--timeout", type=DURATION, metavar="DURATION", help="How long to wait; then exit with 1.  [default: no limit]"
 )
+@click.option("--dry-run", is_flag=True, help="Only list the logs that others would take over.")
 @http_options
-def drain(number: int, wait: bool, timeout: int | None, client: HttpClient) -> None:
+def drain(number: int, wait: bool, timeout: int | None, dry_run: bool, client: HttpClient) -> None:
     """Have broker NUMBER hand its logs to others, so that it can be taken away.
 
     It serves clients meanwhile. `dafka cluster undrain` takes it back.
     """
+    if dry_run:
+        _print_logs(client, number)
+        return
     found = client.ask("POST", f"/brokers/{number}/drain")
     click.echo(f"broker {number} is being drained", err=True)
     deadline = None if timeout is None else time.monotonic() + timeout / 1000
@@ -169,3 +188,23 @@ def undrain(number: int, client: HttpClient) -> None:
     """Have broker NUMBER lead and store logs again."""
     client.ask("POST", f"/brokers/{number}/undrain")
     click.echo(f"broker {number} takes logs again", err=True)
+
+
+@cluster.command()
+@_number
+@click.option("--accept-loss", is_flag=True, help="Forget it although logs have no quorum without it.")
+@click.option("--dry-run", is_flag=True, help="Only list the logs that it stores, and which have no quorum without it.")
+@yes_option
+@http_options
+def forget(number: int, accept_loss: bool, dry_run: bool, yes: bool, client: HttpClient) -> None:
+    """Forget broker NUMBER, whose storage is lost.
+
+    Its number is free then, and other brokers replace its replicas. Its storage can never come back to the cluster. A
+    broker that is alive is not forgotten: drain and stop it first.
+    """
+    if dry_run:
+        _print_logs(client, number)
+        return
+    confirm(f"Forget broker {number} forever?", yes=yes, declined="nothing was changed")
+    client.ask("POST", f"/brokers/{number}/forget", {"accept_loss": accept_loss})
+    click.echo(f"broker {number} is forgotten", err=True)

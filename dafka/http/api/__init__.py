@@ -9,6 +9,7 @@ from dafka.http.api import (  # noqa: F401 (their routes register themselves)
     openapi,
     overview,
     records,
+    removal,
     session,
     settings,
     storage,

@@ -131,9 +131,7 @@ def find_moves(node: BrokerNode) -> list[Move]:
     for log in node.all_logs():
         reason = node.replicator.reassigner.explain(log.topic, log.number)
         if reason is not None:
-            replicas, learners = (
-                _numbers_of(node, each) for each in (log.leadership.replicas, log.leadership.learners)
-            )
+            replicas, learners = (numbers_of(node, each) for each in (log.leadership.replicas, log.leadership.learners))
             found.append(Move(log.topic, log.number, replicas, learners, reason.value))
     return found
 
@@ -187,12 +185,18 @@ def _describe_broker(
     )
 
 
-async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker:
+def find_broker(request: Request) -> BrokerRegistration:
+    """Return the broker with the number in the path of a request. Raise `WebError` if there is none."""
     node, text = request.broker.node, request.arguments["number"]
     found = node.brokers.find_number(int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else None
     if found is None:
         known = ", ".join(str(each.number) for each in node.brokers.all())
         raise WebError("broker_not_found", f"there is no broker {text[:100]!r}: the cluster has {known}")
+    return found
+
+
+async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker:
+    node, found = request.broker.node, find_broker(request)
     await node.set_draining(found.address, is_draining=is_draining, ordered_by=request.source)
     return next(each for each in describe_brokers(request.broker) if each.number == found.number)
 
@@ -264,7 +268,7 @@ def _describe_epochs(node: BrokerNode, starts: Sequence[EpochStart]) -> list[Lea
                 parent_leader=None if is_first else number_of(node, parent.leader),
                 parent_leader_address="" if is_first else parent.leader,
                 start_offset=each.parent.end_offset,
-                replicas=_numbers_of(node, each.replicas),
+                replicas=numbers_of(node, each.replicas),
                 flags=flags,
             )
         )
@@ -308,8 +312,8 @@ def describe_leadership(node: BrokerNode, log: Log) -> dict[str, Any]:
     return {
         "leader": number_of(node, leadership.leader) if leadership.leader else None,
         "leader_epoch": leadership.epoch,
-        "replicas": _numbers_of(node, leadership.replicas),
-        "in_sync": _numbers_of(node, leadership.in_sync) if leadership.is_led else None,
+        "replicas": numbers_of(node, leadership.replicas),
+        "in_sync": numbers_of(node, leadership.in_sync) if leadership.is_led else None,
     }
 
 
@@ -319,7 +323,7 @@ def number_of(node: BrokerNode, address: str) -> int | None:
     return None if found is None else found.number
 
 
-def _numbers_of(node: BrokerNode, addresses: Iterable[str]) -> list[int]:
+def numbers_of(node: BrokerNode, addresses: Iterable[str]) -> list[int]:
     """Return the numbers of the known brokers among these."""
     return [number for each in addresses if (number := number_of(node, each)) is not None]
 

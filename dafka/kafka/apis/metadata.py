@@ -1,4 +1,7 @@
-"""Metadata, DescribeCluster, DescribeTopicPartitions and DescribeLogDirs: brokers, topics and the leaders of logs."""
+"""Brokers, topics and the leaders of logs.
+
+The APIs are Metadata, DescribeCluster, UnregisterBroker, DescribeTopicPartitions and DescribeLogDirs.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,8 @@ from dafka.kafka.protocol.messages.cluster import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 from dafka.kafka.protocol.messages.topics import (
     Cursor,
@@ -147,6 +152,21 @@ async def describe_cluster(context: RequestContext, _request: DescribeClusterReq
             for each in cluster.nodes
         ],
     )
+
+
+@handles(
+    UnregisterBrokerRequest,
+    require(lambda user, _: user.is_administrator, UnregisterBrokerResponse, CLUSTER_REFUSED, error_message=None),
+)
+async def unregister_broker(context: RequestContext, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+    """Forget a broker whose storage is lost. It is refused while the broker is alive, or logs need it."""
+    node, number = context.broker.node, request.broker_id
+    found = node.brokers.find_number(number)
+    error: ErrorCode = ErrorCode.BROKER_ID_NOT_REGISTERED
+    message: str | None = f"there is no broker {number}"
+    if found is not None:
+        error, message = await make_change(node.forget_broker(found.address, ordered_by=requester_of(context)))
+    return UnregisterBrokerResponse(error_code=error, error_message=message)
 
 
 _PAGE_LOGS_MAX = 2000

@@ -72,6 +72,7 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.OFFSET_DELETE: Versions(0, 0),
         ApiKey.DESCRIBE_CLUSTER: Versions(0, 2),
         ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0),
+        ApiKey.UNREGISTER_BROKER: Versions(0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: Versions(0, 0),
         ApiKey.LIST_TRANSACTIONS: Versions(0, 2),
         ApiKey.LIST_CONFIG_RESOURCES: Versions(0, 1),

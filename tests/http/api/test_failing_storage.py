@@ -50,6 +50,7 @@ WAITING = {
 
 OTHERS = {
     *("POST /brokers/{number}/drain", "POST /brokers/{number}/undrain"),  # the answer says that it has begun
+    "POST /brokers/{number}/forget",  # a broker that is alive cannot be forgotten
     *("PUT /topics/{topic}/logs/{log}/replicas", "POST /storage/verification", "POST /session", "DELETE /session"),
 }
 

@@ -109,6 +109,8 @@ USES = [
     Use("GET /moves", need(OPERATOR)),
     Use("POST /brokers/{number}/drain", need(OPERATOR)),
     Use("POST /brokers/{number}/undrain", need(OPERATOR)),
+    Use("GET /brokers/{number}/logs", need(OPERATOR)),
+    Use("POST /brokers/{number}/forget", need(OPERATOR), sent={"document": {}}, status=400),
     Use("GET /nodes", need(OPERATOR)),
     Use("GET /storage", need(OPERATOR)),
     Use("GET /storage/verification", need(OPERATOR)),

@@ -196,6 +196,7 @@ CALLS = [
     row("ELECT_LEADERS 0-2", (ADMIN,), topics("topic_partitions", "topic", partitions=[0])),
     row("ELECT_LEADERS 0-2", (CLUSTER,), {"topic_partitions": None}, silent=versions(0, 0)),
     row("DESCRIBE_LOG_DIRS 0-5", (CLUSTER,), {"topics": None}, silent=versions(0, 2)),
+    row("UNREGISTER_BROKER 0-0", (CLUSTER,), {"broker_id": 7}),
     row("OFFSET_FOR_LEADER_EPOCH 0-4", (SEE,), topics(name="topic", **part(partition=0, leader_epoch=0))),
     row("INIT_PRODUCER_ID 0-5", (TRANSACTION,), {**IN_TRANSACTION, "transaction_timeout_ms": 1000}),
     row("ADD_OFFSETS_TO_TXN 0-4", (TRANSACTION, GROUP), PRODUCER | IN_GROUP),

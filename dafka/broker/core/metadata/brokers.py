@@ -73,6 +73,7 @@ class Brokers:
         self._advertised = self._alive
         self._failing: set[str] = set()
         self._unwritable: frozenset[str] = frozenset()
+        self._has_forgotten = False
 
     def all(self) -> list[BrokerRegistration]:
         """Return all brokers by number, living or not."""
@@ -110,8 +111,8 @@ class Brokers:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other broker belongs to the cluster."""
-        return not self._known
+        """Whether no other broker belongs to the cluster, or has belonged to it."""
+        return not self._known and not self._has_forgotten
 
     @property
     def alive(self) -> frozenset[str]:
@@ -127,6 +128,13 @@ class Brokers:
         """Record what another broker of the cluster publishes about itself."""
         if broker.address != self.own.address:
             self._known[broker.address] = broker
+
+    def forget(self, address: str) -> None:
+        """Forget a broker that no longer belongs to the cluster."""
+        self._has_forgotten = True
+        self._known.pop(address, None)
+        self._failing.discard(address)
+        self._advertised -= {address}
 
     def record_heartbeat(self, address: str, now: float) -> None:
         """Record a heartbeat of a broker."""

@@ -26,6 +26,7 @@ from dafka.broker.core.metadata.commands import (
     CreateTopic,
     DeleteTopic,
     DrainBroker,
+    ForgetBroker,
     OpenCluster,
     Order,
     RegisterBroker,
@@ -35,6 +36,7 @@ from dafka.broker.core.metadata.state_records import (
     BROKER,
     DELETED,
     DELETING,
+    FORGOTTEN,
     HEADER,
     SNAPSHOTS,
     TOPIC,
@@ -64,6 +66,7 @@ class Outcome(NamedTuple):
 DONE = Outcome()
 """The outcome of a command that has taken effect, now or before."""
 
+_NO_BROKER = Outcome(ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker")
 _NO_TOPIC = Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
 _NO_REPLICAS = Outcome(
     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the replicas of a log are different brokers of the cluster"
@@ -101,6 +104,7 @@ class ClusterState:
         cluster_id: The id of the cluster; empty if this broker belongs to none yet.
         is_open: Whether clients may be served.
         brokers: The registered brokers, by store id.
+        forgotten_ids: The ids of the stores that were forgotten.
         topics: The topics, by name.
         deleting: The deleted topics whose names are not free yet, by name.
         deleted_ids: The ids of all deleted topics.
@@ -112,6 +116,7 @@ class ClusterState:
 
     def __init__(self) -> None:
         self.brokers: dict[str, RegisteredBroker] = {}
+        self.forgotten_ids: set[str] = set()
         self.topics: dict[str, Topic] = {}
         self.deleting: dict[str, Deletion] = {}
         self.deleted_ids: set[str] = set()
@@ -128,6 +133,7 @@ class ClusterState:
             OpenCluster: self._open,
             RegisterBroker: self._register,
             DrainBroker: self._drain,
+            ForgetBroker: self._forget,
             CreateTopic: self._create,
             AddLogs: self._add_logs,
             AlterSettings: self._alter,
@@ -218,6 +224,8 @@ class ClusterState:
     # Brokers
 
     def _register(self, command: RegisterBroker) -> Outcome:
+        if command.store_id in self.forgotten_ids:
+            return Outcome(ErrorCode.INVALID_REGISTRATION, "the cluster has forgotten this store")
         known = self.brokers.get(command.store_id)
         if known is not None:
             if command.number in {-1, known.number}:
@@ -239,8 +247,25 @@ class ClusterState:
     def _drain(self, command: DrainBroker) -> Outcome:
         known = self.brokers.get(command.store_id)
         if known is None:
-            return Outcome(ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker")
+            return _NO_BROKER
         self._put_broker(attrs.evolve(known, is_draining=command.is_draining))
+        return DONE
+
+    def _forget(self, command: ForgetBroker) -> Outcome:
+        """Forget a broker. The cluster chooses the replicas of logs that an operator had assigned to it."""
+        store_id = command.store_id
+        if store_id in self.forgotten_ids:
+            return DONE
+        if store_id not in self.brokers:
+            return _NO_BROKER
+        del self.brokers[store_id]
+        self.forgotten_ids.add(store_id)
+        self._records.remove(BROKER + store_id)
+        self._records.put(FORGOTTEN + store_id, store_id)
+        for topic in list(self.topics.values()):
+            kept = {log: each for log, each in topic.assignments.items() if store_id not in each}
+            if len(kept) < len(topic.assignments):
+                self._put(attrs.evolve(topic, assignments=kept))
         return DONE
 
     def _put_broker(self, broker: RegisteredBroker) -> None:
@@ -379,7 +404,7 @@ class ClusterState:
         """
         was_empty, former = not self.records, dict.fromkeys((*self.topics, *self.deleting))
         new = self._records.replace(records)
-        for each in (self.brokers, self.topics, self.deleting, self.deleted_ids, self._names):
+        for each in (self.brokers, self.forgotten_ids, self.topics, self.deleting, self.deleted_ids, self._names):
             each.clear()
         self.producer_starts.clear()
         self.last_epochs.clear()
@@ -394,6 +419,7 @@ class ClusterState:
         (self.snapshots,) = [*decode_records(records.items(), SNAPSHOTS, tuple[SnapshotTaken, ...])] or [()]
         for broker in decode_records(records.items(), BROKER, RegisteredBroker):
             self.brokers[broker.store_id] = broker
+        self.forgotten_ids.update(decode_records(records.items(), FORGOTTEN, str))
         for topic in decode_records(records.items(), TOPIC, Topic):
             self.topics[topic.name] = topic
             self._names[topic.topic_id] = topic.name

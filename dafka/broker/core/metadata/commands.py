@@ -50,6 +50,18 @@ class DrainBroker:
 
 
 @attrs.frozen
+class ForgetBroker:
+    """Remove a broker whose store is lost. The store never belongs to the cluster again, and its number is free.
+
+    The controller refuses it while logs have no quorum without the broker, unless the user `accepts_loss`.
+    """
+
+    KIND: ClassVar[str] = "forget-broker"
+    store_id: str
+    accepts_loss: bool = False
+
+
+@attrs.frozen
 class CreateTopic:
     """Create a topic. The controller chooses the replicas of logs that have none."""
 
@@ -128,6 +140,7 @@ Command: TypeAlias = (
     OpenCluster
     | RegisterBroker
     | DrainBroker
+    | ForgetBroker
     | CreateTopic
     | AddLogs
     | AlterSettings

@@ -11,10 +11,10 @@ from dafka.broker.core.typed_json import convert, encode_json
 HEADER, SNAPSHOTS = "cluster", "snapshots"
 """The keys of values of which there is one."""
 
-BROKER, TOPIC, DELETING, DELETED = "broker/", "topic/", "deleting/", "deleted/"
+BROKER, FORGOTTEN, TOPIC, DELETING, DELETED = "broker/", "forgotten/", "topic/", "deleting/", "deleted/"
 """What the keys of the others begin with. An id follows."""
 
-_PREFIXES = tuple(each.encode() for each in (HEADER, SNAPSHOTS, BROKER, TOPIC, DELETING, DELETED))
+_PREFIXES = tuple(each.encode() for each in (HEADER, SNAPSHOTS, BROKER, FORGOTTEN, TOPIC, DELETING, DELETED))
 
 _T = TypeVar("_T")
 

@@ -72,7 +72,7 @@ class ReplicatedLogs:
 
     `number` returns the number of the broker, and `durable_end` the sequence after the last stored record of a
     partition. Each topic's `availability` replaces the one in the settings. This broker also stores the logs of
-    `observed_topics` that it is no replica of.
+    `observed_topics` that it is no replica of. The votes and the acknowledgements of `forgotten` brokers do not count.
     """
 
     def __init__(
@@ -83,8 +83,10 @@ class ReplicatedLogs:
         settings: ReplicaSettings,
         *,
         observed_topics: frozenset[str] = frozenset(),
+        forgotten: Collection[str] = frozenset(),
     ) -> None:
         self.observed_topics = observed_topics
+        self._forgotten = forgotten
         self._address = address
         self._number = number
         self._durable_end = durable_end
@@ -118,7 +120,12 @@ class ReplicatedLogs:
         return log, LeaderAndEpoch(address.epoch, address.leader)
 
     def record_control(self, broker: str, record: ControlRecord) -> list[LogAction]:
-        """Process a control record of this broker or of another one."""
+        """Process a control record of this broker or of another one.
+
+        An epoch that a forgotten broker has begun counts: others have elected it, and logs can continue the epoch.
+        """
+        if broker in self._forgotten and not isinstance(record, EpochStart):
+            return []
         recorded = self._control.setdefault(record.log, [])
         if isinstance(record, EpochStart):
             recorded[:] = [each for each in recorded if not is_obsolete(each[1], record.leader_epoch.epoch)]
@@ -222,7 +229,7 @@ class ReplicatedLogs:
     def acknowledged(self, broker: str, partition: Partition, index_end: RecordSequence) -> list[LogAction]:
         """Process the acknowledgement of index records before `index_end` by another replica."""
         found = self.find_partition(partition)
-        if found is None:
+        if found is None or broker in self._forgotten:
             return []
         log, leader_epoch = found
         end_offset = log.local_log.offset_at(leader_epoch, index_end)

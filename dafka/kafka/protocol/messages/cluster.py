@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster and DescribeLogDirs: brokers, topics and logs."""
+"""Metadata, DescribeCluster, UnregisterBroker and DescribeLogDirs: brokers, topics and logs."""
 
 from __future__ import annotations
 
@@ -108,6 +108,20 @@ class DescribeClusterResponse(Response, key=ApiKey.DESCRIBE_CLUSTER, versions="0
     controller_id: Int32 = field(default=-1)
     brokers: list[DescribeClusterBroker]
     cluster_authorized_operations: Int32 = field(default=-2147483648)
+
+
+class UnregisterBrokerRequest(Request, key=ApiKey.UNREGISTER_BROKER, versions="0", flexible="0+"):
+    """Remove a broker."""
+
+    broker_id: Int32
+
+
+class UnregisterBrokerResponse(Response, key=ApiKey.UNREGISTER_BROKER, versions="0", flexible="0+"):
+    """Whether the broker was removed."""
+
+    throttle_time_ms: Int32 = field(default=0)
+    error_code: Int16
+    error_message: String | None
 
 
 class DescribableLogDirTopic(Struct):

@@ -27,11 +27,12 @@ from dafka.broker.core.metadata.commands import (
 )
 from dafka.broker.core.metadata.replica_placement import LogPlacement
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.metadata.voters import VOTERS
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
-from dafka.broker.metadata.controller import MISSED_EPOCHS, VOTERS
+from dafka.broker.metadata.controller import MISSED_EPOCHS
 from dafka.protocol.rendezvous import rank_nodes
 from tests.broker.core.replication.brokers import LEASE_S, Broker, KeptLog
 from tests.broker.core.replication.history import History

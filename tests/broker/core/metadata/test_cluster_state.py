@@ -20,6 +20,7 @@ from dafka.broker.core.metadata.commands import (
     CreateTopic,
     DeleteTopic,
     DrainBroker,
+    ForgetBroker,
     OpenCluster,
     Order,
     RegisterBroker,
@@ -48,6 +49,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(OpenCluster),
     st.builds(RegisterBroker, STORES, st.integers(-1, 2)),
     st.builds(DrainBroker, STORES, st.booleans()),
+    st.builds(ForgetBroker, STORES, st.booleans()),
     st.builds(CreateTopic, TOPICS),
     st.builds(AddLogs, IDS, st.integers(0, 4), PLACEMENT, st.booleans()),
     st.builds(AlterSettings, IDS, st.just({"retention.ms": "9"})),
@@ -69,7 +71,7 @@ def begin() -> ClusterState:
 
 def parts(state: ClusterState) -> dict[str, Any]:
     """Return everything that a state says."""
-    names = ("brokers", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs")
+    names = ("brokers", "forgotten_ids", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs")
     others = ("cluster_id", "is_open", "snapshots")
     return {name: getattr(state, name) for name in (*names, *others)}
 
@@ -120,7 +122,7 @@ def test_an_order_that_is_refused_or_made_again_changes_nothing(orders: list[Ord
 @settings(max_examples=150)
 @given(ORDERS)
 def test_names_numbers_and_ids_belong_to_one(orders: list[Order]) -> None:
-    state, deleted = begin(), set[str]()
+    state, deleted, forgotten = begin(), set[str](), set[str]()
     for order in orders:
         state.apply(order)
         ids = [each.topic_id for each in state.topics.values()]
@@ -132,6 +134,9 @@ def test_names_numbers_and_ids_belong_to_one(orders: list[Order]) -> None:
         assert state.deleted_ids >= deleted
         assert state.deleted_ids.isdisjoint(ids)
         deleted = set(state.deleted_ids)
+        assert state.forgotten_ids >= forgotten
+        assert state.forgotten_ids.isdisjoint(state.brokers)
+        forgotten = set(state.forgotten_ids)
         for each in state.topics.values():
             assert len(each.placement) == each.log_count >= 1
             assert {"a", "b", "c"} >= {store for replicas in each.placement for store in replicas}
@@ -149,6 +154,21 @@ def test_the_first_replicas_of_a_log_never_change() -> None:
     assert found.assignments == {0: ("c", "b"), 1: ("b", "c")}
     assert state.apply(Order(AssignReplicas("1D", 0))) == DONE
     assert state.topics["orders"].assignments == {1: ("b", "c")}
+
+
+def test_a_forgotten_broker_leaves_its_number_and_its_assignments_and_never_returns() -> None:
+    state = begin()
+    state.apply(
+        Order(CreateTopic(topic("orders", "1D", ("a", "b"), ("b", "c"), assignments={0: ("a", "b"), 1: ("c",)})))
+    )
+    assert state.apply(Order(ForgetBroker("b"))) == DONE
+    assert state.topics["orders"].placement == (("a", "b"), ("b", "c")), "its epochs are still part of these logs"
+    assert state.topics["orders"].assignments == {1: ("c",)}
+    assert state.free_number() == 1
+    refused = state.apply(Order(RegisterBroker("b", 1)))
+    assert refused == (ErrorCode.INVALID_REGISTRATION, "the cluster has forgotten this store")
+    assert state.apply(Order(RegisterBroker("d", 1))) == DONE
+    assert state.apply(Order(AssignReplicas("1D", 0, ("b",)))).error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_the_name_of_a_deleted_topic_is_free_when_its_records_are_known() -> None:
@@ -194,6 +214,7 @@ REFUSED: list[tuple[Command, ErrorCode, str]] = [
     (RegisterBroker("d", -1), ErrorCode.INVALID_REGISTRATION, "a number is from 0 to 1023, not -1"),
     (RegisterBroker("d", BROKERS_MAX), ErrorCode.INVALID_REGISTRATION, "not 1024"),
     (DrainBroker("d", is_draining=True), ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker"),
+    (ForgetBroker("d"), ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker"),
     (CreateTopic(topic("orders", "2D")), ErrorCode.TOPIC_ALREADY_EXISTS, "there is a topic 'orders' already"),
     (CreateTopic(topic("new", "2D", ("d",))), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
     (CreateTopic(topic("new", "2D", ("a", "a"))), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),

@@ -1,0 +1,75 @@
+"""What it means for the logs of a cluster when a broker is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, Outcome
+from dafka.broker.core.metadata.commands import ForgetBroker
+from dafka.broker.core.metadata.topic_settings import availability_of
+from dafka.broker.core.replication.divergence import RULES
+from dafka.broker.core.replication.settings import Availability
+from dafka.broker.core.tables import BrokerTables
+
+_NAMED_MAX = 10
+"""How many logs a reason names."""
+
+
+@attrs.frozen
+class BrokerLog:
+    """A log that a broker stores.
+
+    Attributes:
+        log: The log.
+        is_led: Whether the broker leads it.
+        others: The living brokers that also store it.
+        has_quorum: Whether it has a quorum without the broker.
+    """
+
+    log: Log
+    is_led: bool
+    others: tuple[str, ...]
+    has_quorum: bool
+
+
+def list_logs(tables: BrokerTables, store_id: str) -> list[BrokerLog]:
+    """Return the logs that a broker stores, without the log of metadata."""
+    others = tables.brokers.alive - {store_id}
+    found = []
+    for log in tables.log_table.all_logs():
+        topic, leadership = tables.log_table.topics.get(log.topic), log.leadership
+        if topic is None or store_id not in leadership.replicas or log.topic == METADATA_TOPIC:
+            continue
+        rule, voters = RULES[Availability(availability_of(topic))], leadership.voters
+        has_quorum = store_id not in voters or rule.can_elect(voters, others)
+        kept = tuple(each for each in leadership.replicas if each in others)
+        found.append(BrokerLog(log, leadership.leader == store_id, kept, has_quorum))
+    return found
+
+
+def find_obstacle(tables: BrokerTables, command: ForgetBroker) -> Outcome | None:
+    """Return why a broker cannot be forgotten now; None if it can be."""
+    known = tables.state.brokers.get(command.store_id)
+    if known is None:
+        return None  # the state has the answer
+    if tables.brokers.is_alive(command.store_id):
+        return Outcome(
+            ErrorCode.INVALID_REQUEST, f"broker {known.number} is alive: drain it, and stop it before it is forgotten"
+        )
+    stuck = [each.log for each in list_logs(tables, command.store_id) if not each.has_quorum]
+    if not stuck or command.accepts_loss:
+        return None
+    return Outcome(
+        ErrorCode.INVALID_REQUEST,
+        f"{len(stuck)} logs have no quorum without broker {known.number}, so records of them can be lost: "
+        f"{_name_logs(stuck)}; it is forgotten nevertheless if you accept the loss",
+    )
+
+
+def _name_logs(logs: Sequence[Log]) -> str:
+    named = ", ".join(f"{each.topic}/{each.number}" for each in logs[:_NAMED_MAX])
+    return named if len(logs) <= _NAMED_MAX else f"{named}, and {len(logs) - _NAMED_MAX} others"

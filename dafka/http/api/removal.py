@@ -1,0 +1,80 @@
+"""Routes for the removal of brokers: what it means for their logs, and forgetting a broker that is lost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from dafka.http.api.brokers import BrokerNumber, find_broker, numbers_of
+from dafka.http.api.registry import RequiredPermission, Route
+from dafka.http.server.documents import Count, Document, doc
+from dafka.http.server.messages import Request
+
+
+class BrokerLog(Document):
+    """A log that a broker stores."""
+
+    topic: Annotated[str, doc("The name of the topic.")]
+    log: Annotated[Count, doc("The number of the log.")]
+    is_led: Annotated[bool, doc("Whether the broker leads it.")]
+    others: Annotated[list[BrokerNumber], doc("The living brokers that also store it.")]
+    has_quorum: Annotated[
+        bool,
+        doc("Whether it has a leader and acknowledges records without the broker. If not, its records can be lost."),
+    ]
+
+
+class BrokerLogs(Document):
+    """The logs that a broker stores."""
+
+    logs: list[BrokerLog]
+
+
+class Forgetting(Document):
+    """How a broker is forgotten."""
+
+    accept_loss: Annotated[
+        bool, doc("Whether to forget it although logs have no quorum without it. Their records can be lost.")
+    ] = False
+
+
+class ForgottenBroker(Document):
+    """A broker that was forgotten."""
+
+    number: Annotated[BrokerNumber, doc("The number that it had. Another broker can have it now.")]
+    address: Annotated[str, doc("Its node address. Its store never belongs to the cluster again.")]
+
+
+@Route(
+    "GET /brokers/{number}/logs",
+    RequiredPermission.ADMINISTRATOR,
+    name="listBrokerLogs",
+    tag="Cluster",
+    errors=("broker_not_found",),
+)
+async def list_broker_logs(request: Request) -> BrokerLogs:
+    """List the logs that a broker stores: what moves if it is drained, and what is lost if it is forgotten."""
+    node, found = request.broker.node, find_broker(request)
+    return BrokerLogs(
+        [
+            BrokerLog(each.log.topic, each.log.number, each.is_led, numbers_of(node, each.others), each.has_quorum)
+            for each in node.describe_removal(found.address)
+        ]
+    )
+
+
+@Route(
+    "POST /brokers/{number}/forget",
+    RequiredPermission.ADMINISTRATOR,
+    name="forgetBroker",
+    tag="Cluster",
+    errors=("broker_not_found", "controller_unavailable"),
+)
+async def forget_broker(request: Request, document: Forgetting) -> ForgottenBroker:
+    """Forget a broker whose storage is lost.
+
+    Its number is free then, and other brokers replace its replicas. Its store never belongs to the cluster again. The
+    request is refused while the broker is alive, or a log has no quorum without it.
+    """
+    node, found = request.broker.node, find_broker(request)
+    await node.forget_broker(found.address, accepts_loss=document.accept_loss, ordered_by=request.source)
+    return ForgottenBroker(found.number, found.address)
