@@ -129,7 +129,13 @@ class BrokerNode:
         )
         self.changes = ClusterChanges(tables, self.metadata, self.controller, self.messenger)
         self.joining = Joining(
-            tables, self.metadata, self.changes, self.membership, config.broker, replicator.observe_metadata
+            tables,
+            self.metadata,
+            self.changes,
+            self.membership,
+            config.broker,
+            self.messenger,
+            replicator.observe_metadata,
         )
         self._log_count = config.kafka.log_count
 
@@ -171,6 +177,7 @@ class BrokerNode:
         """Execute an effect of the machine of the store."""
         if isinstance(effect, HeartbeatsReceived):
             self.replicator.record_heartbeats(effect.brokers)
+            self.joining.record_heartbeats(effect.brokers)
         elif isinstance(effect, IndexesAcknowledged):
             self.replicator.record_acknowledgements(effect.ends)
         elif isinstance(effect, IndexesAnnounced):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import attrs
 import trio
 
 from dafka.broker.core.cluster_status import describe_quorum
@@ -13,6 +14,7 @@ from dafka.broker.core.metadata.commands import RegisterBroker
 from dafka.broker.core.metadata.forming import Form, Join, Refuse, Wait, choose_step
 from dafka.broker.core.metadata.store_record import StoreRecord
 from dafka.broker.core.tables import BrokerTables
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.metadata.changes import ClusterChanges
 from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.broker.replication.membership import Membership
@@ -31,12 +33,23 @@ SEEN_S = 1.0
 ALONE_S = 3.0
 """How long a broker looks for others among the nodes that it sees, before it forms a cluster of one, in seconds."""
 
+NOTIFY_S = 5.0
+"""Seconds after which a forgotten broker is notified again."""
+
 REMIND_S = 10.0
 """Seconds between two messages that say what a broker waits for."""
 
 
+@attrs.frozen
+class StoreForgotten(Message):
+    """Notifies a broker that the cluster has forgotten its store, as it may not get further commands."""
+
+    KIND = "store-forgotten"
+    cluster_id: str
+
+
 class Joining:
-    """The way of one broker into its cluster. `observe` makes it take part in the log of metadata."""
+    """The way of one broker into its cluster, and out of it. `observe` makes it take part in the log of metadata."""
 
     def __init__(
         self,
@@ -45,6 +58,7 @@ class Joining:
         changes: ClusterChanges,
         membership: Membership,
         config: BrokerConfig,
+        messenger: BrokerMessenger,
         observe: Callable[[StoreRecord], None],
     ) -> None:
         self._tables = tables
@@ -54,7 +68,11 @@ class Joining:
         self._changes = changes
         self._membership = membership
         self._config = config
+        self._messenger = messenger
         self._observe = observe
+        self._notified_at: dict[str, float] = {}
+        self._was_forgotten = trio.Event()
+        messenger.on(StoreForgotten, self._learn_forgotten)
         self.has_joined = trio.Event()
         """Set when the broker is registered in an open cluster, so that it may serve clients."""
         self._waits_for = "it looks for other brokers"
@@ -115,20 +133,6 @@ class Joining:
                 _LOGGER.warning("this broker belongs to no cluster yet: %s", step.reason)
             await trio.sleep(LOOK_S)
 
-    async def wait_forgotten(self) -> None:
-        """Wait until the cluster has forgotten this broker, and raise `ConfigError`."""
-        own = self._brokers.own.address
-        await self._metadata.wait_until(lambda: own in self._state.forgotten_ids)
-        self._check_forgotten()
-
-    def _check_forgotten(self) -> None:
-        own = self._brokers.own.address
-        if own in self._state.forgotten_ids:
-            raise ConfigError(
-                f"the cluster {self._state.cluster_id} has forgotten this store ({own}), so it never takes part again: "
-                "start the broker with an empty storage"
-            )
-
     async def _register(self) -> None:
         """Register this broker. Raise `ConfigError` if it cannot have the number in its settings."""
         own, number = self._brokers.own.address, self._config.number
@@ -138,11 +142,49 @@ class Joining:
             except NoControllerError as error:
                 _LOGGER.warning("this broker is not registered yet: %s", error)
             except RefusedChangeError as error:
-                self._check_forgotten()
-                if number >= 0 or error.error_code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-                    raise ConfigError(f"{error}; start this broker with another number") from None
+                if own in self._state.forgotten_ids:
+                    raise self._describe_forgotten() from None
+                is_taken = error.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+                if number >= 0 or not is_taken:
+                    advice = (
+                        f"; if that one is lost, forget it with `dafka cluster forget {number}`" if is_taken else ""
+                    )
+                    raise ConfigError(f"{error}; start this broker with another number{advice}") from None
         registered = self._state.brokers[own]
         if number not in {-1, registered.number}:
             raise ConfigError(
                 f"this store has the number {registered.number} in its cluster, not {number}: start it with that number"
             )
+
+    # Forgotten stores
+
+    async def wait_forgotten(self) -> None:
+        """Wait until the cluster has forgotten this broker, and raise `ConfigError`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._await_command)
+            await self._was_forgotten.wait()
+            nursery.cancel_scope.cancel()
+        raise self._describe_forgotten()
+
+    async def _await_command(self) -> None:
+        own = self._brokers.own.address
+        await self._metadata.wait_until(lambda: own in self._state.forgotten_ids)
+        self._was_forgotten.set()
+
+    def record_heartbeats(self, brokers: frozenset[str]) -> None:
+        """Notify forgotten brokers that have sent heartbeats."""
+        now = trio.current_time()
+        for each in self._state.forgotten_ids.intersection(brokers):
+            if now - self._notified_at.get(each, float("-inf")) >= NOTIFY_S:
+                self._notified_at[each] = now
+                self._messenger.send(each, StoreForgotten(self._state.cluster_id))
+
+    def _learn_forgotten(self, sender: str, message: StoreForgotten) -> None:
+        if message.cluster_id == self._state.cluster_id and sender in self._state.brokers:
+            self._was_forgotten.set()
+
+    def _describe_forgotten(self) -> ConfigError:
+        return ConfigError(
+            f"the cluster {self._state.cluster_id} has forgotten this store ({self._brokers.own.address}), so it never "
+            "takes part again: start the broker with an empty storage"
+        )
