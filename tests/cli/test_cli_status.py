@@ -446,7 +446,7 @@ async def test_a_lost_broker_is_forgotten() -> None:
         assert (result.exit_code, result.stderr) == (0, f"broker {number} is forgotten\n")
         await wait_until(lambda: all(len(web.broker.node.brokers.all()) == 3 for web in webs[:3]))
         result = await run("cluster", "forget", number, "--yes", *http(webs[0]))
-        assert (result.exit_code, result.stderr.partition(": the")[0]) == (2, f"Error: there is no broker '{number}'")
+        assert (result.exit_code, result.stderr.rpartition(": ")[0]) == (2, f"Error: there is no broker '{number}'")
 
 
 async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
