@@ -147,17 +147,18 @@ async def reset_group(description: GroupDescription, positions: Mapping[Partitio
         raise ConfigError(f"group {description.name!r}: it has members that are alive: stop them first")
     topics = sorted({partition.topic for partition in positions})
     group = Group(description.name, topics, config, _Claimant(positions))
+    is_saved = False
     leases_s = SILENCE_FACTOR * config.consumer.group_lease_ms / 1000 if description.members else 0.0
     async with trio.open_nursery() as nursery:
         await nursery.start(group.run)
-        with trio.move_on_after(leases_s + PATIENCE_S) as scope:
+        with trio.move_on_after(leases_s + PATIENCE_S):
             while not group.held().keys() >= positions.keys():  # noqa: ASYNC110 (nothing announces it)
                 await trio.sleep(0.05)
             await group.save(positions)
             is_saved = all(group.held().get(each) == sequence for each, sequence in positions.items())
         await group.leave()
         nursery.cancel_scope.cancel()
-    if scope.cancelled_caught or not is_saved:
+    if not is_saved:
         raise UnansweredError(
             f"group {description.name!r} was not reset: a member handles its partitions, or the stores did not confirm",
             "members",

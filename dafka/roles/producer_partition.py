@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 
 import trio
 
@@ -120,8 +121,9 @@ async def copy_spooled_partition(spool: Storage, partition: Partition, first_seq
     end_sequence = 0 if info is None else info.end_sequence
     copied = await spool.find_partition(new)  # by a failed attempt
     first_copied = first_sequence + (0 if copied is None else copied.end_sequence)
-    async for batch in read_range(spool, partition, first_copied, end_sequence):
-        await spool.append([move_records(batch, new, batch.first_sequence - first_sequence)])
+    async with aclosing(read_range(spool, partition, first_copied, end_sequence)) as batches:
+        async for batch in batches:
+            await spool.append([move_records(batch, new, batch.first_sequence - first_sequence)])
     numbers = (await spool.load_positions(_REPLACEMENTS)).values()
     await spool.save_positions(_REPLACEMENTS, {new: max(numbers, default=0) + 1})
     if isinstance(spool, DeletesPartitions):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
 
 from dafka.errors import StorageError
 from dafka.extras import load_plugin
@@ -50,7 +50,7 @@ def open_one_tier(url: str, *, read_only: bool = False) -> AbstractAsyncContextM
 
 async def read_range(
     storage: Storage, partition: Partition, first_sequence: int, end_sequence: int, *, with_times: bool = False
-) -> AsyncIterator[RecordBatch]:
+) -> AsyncGenerator[RecordBatch, None]:
     """Read a range of a partition lazily, one batch at a time.
 
     Args:
@@ -75,7 +75,9 @@ async def read_range(
         first_sequence = batch.end_sequence
 
 
-async def read_ranges(storage: Storage, ranges: Mapping[Partition, tuple[int, int]]) -> AsyncIterator[RecordBatch]:
+async def read_ranges(
+    storage: Storage, ranges: Mapping[Partition, tuple[int, int]]
+) -> AsyncGenerator[RecordBatch, None]:
     """Read ranges of many partitions lazily, some partitions at a time, and yield batches as `read_range` does.
 
     Each range has a first and an end sequence. Raise `StorageCorruptError` if a record in a range is damaged, and
@@ -91,8 +93,9 @@ async def read_ranges(storage: Storage, ranges: Mapping[Partition, tuple[int, in
                 if batch.end_sequence < end:
                     left.append((partition, batch.end_sequence, end))
     for partition, first, end in left:
-        async for batch in read_range(storage, partition, first, end):
-            yield batch
+        async with aclosing(read_range(storage, partition, first, end)) as batches:
+            async for batch in batches:
+                yield batch
 
 
 async def delete_partitions(storage: Storage, partitions: Collection[Partition]) -> None:

@@ -144,6 +144,9 @@ class _Structure:
                 yield node
             case ast.Call(func=ast.Name(id="TypeVar" | "NewType" | "cast" | "ParamSpec" | "UsageMistake")):
                 yield node
+            case ast.Call(func=ast.Attribute(attr="field"), keywords=keywords):
+                # What a constructor takes is for the type checker, and what is printed for people.
+                yield from (each for each in keywords if each.arg in {"init", "repr"})
             case ast.Raise(exc=ast.Call(args=args, keywords=keywords)):
                 # The statement can go, but its message is not changed.
                 yield from args

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -138,13 +139,32 @@ async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster, producer:
     async with dafka_cluster.consumer(["hello"]) as consumer:
         assert (await consumer.next_record()).value == b"0"
         records, batches = aiter(consumer), consumer.batches()
+
+    async def run(call: Callable[[], object]) -> None:
+        result = call()
+        if inspect.isawaitable(result):
+            await result
+
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: anext(records),
+        lambda: anext(batches),
+        consumer.next_record,
+        consumer.next_batch,
+        consumer.ends,
+        consumer.save_positions,
+        lambda: consumer.seek_tail(1),
+        lambda: consumer.seek_time(0),
+        lambda: consumer.positions_at(0),
+        lambda: consumer.seek({}),
+        lambda: consumer.subscribe("other"),
+        lambda: consumer.unsubscribe("hello"),
+        lambda: consumer.pause("hello"),
+        lambda: consumer.resume("hello"),
+    )
     with trio.fail_after(DEADLINE_S):
-        with pytest.raises(trio.ClosedResourceError):
-            await anext(records)
-        with pytest.raises(trio.ClosedResourceError):
-            await anext(batches)
-        with pytest.raises(trio.ClosedResourceError):
-            await consumer.next_record()
+        for call in calls:
+            with pytest.raises(trio.ClosedResourceError):
+                await run(call)
 
 
 async def test_an_exception_leaves_the_block_unwrapped(dafka_cluster: Cluster) -> None:

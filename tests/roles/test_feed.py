@@ -87,13 +87,15 @@ async def test_reader_that_is_far_behind_misses_the_oldest() -> None:
 
 def test_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     routine = (joined(1), TowersHeard(), StoresHeard(), DialectAdopted("libdafka"))
-    feed = EventFeed(LOGGER)
+    feed = EventFeed(LOGGER, "A")
     with caplog.at_level(logging.DEBUG, "dafka.test"):
         for event in (*routine, StorageFailed("disk full"), ForeignDialect("rfc46", "libdafka")):
             caplog.clear()
             feed.put(event)
             level = logging.INFO if event in routine else logging.WARNING
-            assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, str(event))]
+            (record,) = caplog.records
+            assert (record.levelno, record.getMessage()) == (level, str(event))
+            assert {name: vars(record)["dafka"][name] for name in ("role", "node")} == {"role": "test", "node": "A"}
 
 
 def test_a_flood_of_events_of_one_kind_is_not_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:

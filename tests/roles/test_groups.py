@@ -11,9 +11,9 @@ import trio
 
 import dafka.blocking
 from dafka import Config, Consumer, Partition, Producer
-from dafka.errors import ConfigError
+from dafka.errors import ConfigError, UnansweredError
 from dafka.events import PartitionsAssigned, PartitionsLost, PartitionsRevoked
-from dafka.roles import describe_group, list_groups, reset_group
+from dafka.roles import describe_group, group_tools, list_groups, reset_group
 from dafka.roles.group import Group
 from dafka.testing import Cluster
 from tests.roles.helpers import DEADLINE_S, wait_event
@@ -147,15 +147,14 @@ async def test_a_member_that_was_stopped_hands_out_nothing_before_it_looks_at_it
 
 async def test_what_a_member_cannot_do(dafka_cluster: Cluster) -> None:
     config = dafka_cluster.config
-    with pytest.raises(ConfigError, match="no `name` and no `positions`"):
-        async with dafka_cluster.consumer(["orders"], config.with_consumer(name="a", positions="memory:"), group="b"):
-            pass
-    with pytest.raises(ConfigError, match="at most 600000"):
-        async with dafka_cluster.consumer(["orders"], config.with_consumer(group_lease_ms=10**9), group="b"):
-            pass
-    with pytest.raises(ConfigError, match="255"):
-        async with dafka_cluster.consumer(["orders"], config, group="b" * 250):
-            pass
+    for settings, group, message in (
+        ({"name": "a", "positions": "memory:"}, "b", "no `name` and no `positions`"),
+        ({"group_lease_ms": 600_001}, "b", "at most 600000"),
+        ({}, "b" * 250, "255"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            async with dafka_cluster.consumer(["orders"], config.with_consumer(**settings), group=group):
+                pytest.fail("it is open")
     async with dafka_cluster.consumer(["orders"], config, group="billing") as consumer:
         assert consumer.group == "billing"
         with pytest.raises(ConfigError, match="no group"):
@@ -203,6 +202,19 @@ async def test_a_group_without_members_keeps_its_positions(dafka_cluster: Cluste
     assert (found.members, found.ends) == ((), {producer.partition: 10})
     assert 0 < handled <= 4
     assert found.lag(producer.partition) == 10 - handled
+
+
+async def test_a_partition_that_a_new_member_handles_is_not_reset(
+    dafka_cluster: Cluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_tools, "PATIENCE_S", 0.1)
+    config = dafka_cluster.config
+    found = await describe_group("billing", config)
+    async with dafka_cluster.consumer(["orders"], config, group="billing") as consumer:
+        await wait_until(lambda: consumer.positions().keys() == {producer.partition})
+        with pytest.raises(UnansweredError, match="'billing' was not reset: a member handles its partitions"):
+            await reset_group(found, {producer.partition: 0}, config)
+        assert consumer.positions()[producer.partition] > 0
 
 
 async def test_an_unknown_group_has_nothing(dafka_cluster: Cluster) -> None:

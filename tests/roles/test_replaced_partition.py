@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import itertools
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dafka.records import Partition, ProducerRecord, RecordBatch
 from dafka.roles import open_producer
 from dafka.roles.producer_partition import copy_spooled_partition, find_spooled_partition
 from dafka.roles.sockets import NodeSockets, open_sockets
-from dafka.storage import open_storage
+from dafka.storage import PartitionInfo, open_storage, read_range
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, wait_event
@@ -201,8 +202,7 @@ async def make_spool() -> MemoryStorage:
 
 
 async def spooled(spool: MemoryStorage, partition: Partition) -> list[bytes | None]:
-    batch = await spool.read(partition, 0, 100)
-    return [] if batch is None else list(batch.values)
+    return [value async for each in read_range(spool, partition, 0, 10) for value in each.values]
 
 
 async def test_a_spool_continues_the_last_replacement_of_its_topic() -> None:
@@ -234,19 +234,45 @@ async def test_a_replacement_keeps_whole_records() -> None:
     ]
 
 
-async def test_a_replacement_that_failed_halfway_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    spool = await make_spool()
-    save = MemoryStorage.save_positions
+class FullSpool(MemoryStorage):
+    """A spool that fails after a number of calls."""
 
-    async def fail(*_: object) -> None:
-        raise StorageError("database or disk is full")
+    calls_left = 100
 
-    monkeypatch.setattr(MemoryStorage, "save_positions", fail)
-    with pytest.raises(StorageError):
-        await copy_spooled_partition(spool, FIRST, 4, SECOND)
-    assert await find_spooled_partition(spool, "hello") != SECOND
-    assert await spooled(spool, FIRST) == contents(0, 10)
-    monkeypatch.setattr(MemoryStorage, "save_positions", save)
-    await copy_spooled_partition(spool, FIRST, 4, SECOND)
-    assert await spooled(spool, SECOND) == contents(4, 10)
-    assert await find_spooled_partition(spool, "hello") == SECOND
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        self._count()
+        await super().append(batches)
+
+    async def read(self, *arguments: Any, **options: Any) -> RecordBatch | None:
+        batch = await super().read(*arguments, **options)
+        return None if batch is None else batch.between(batch.first_sequence, batch.first_sequence + 2)
+
+    async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
+        self._count()
+        await super().save_positions(name, positions)
+
+    def _count(self) -> None:
+        self.calls_left -= 1
+        if self.calls_left < 0:
+            raise StorageError("database or disk is full")
+
+
+async def test_a_replacement_that_failed_anywhere_is_completed() -> None:
+    for first, calls in itertools.product(range(11), range(8)):
+        spool = FullSpool()
+        await spool.append([RecordBatch(FIRST, 0, contents(0, 10))])
+        spool.calls_left = calls
+        with suppress(StorageError):
+            await copy_spooled_partition(spool, FIRST, first, SECOND)
+        is_done = await find_spooled_partition(spool, "hello") == SECOND
+        assert is_done == (calls > (11 - first) // 2)
+        if not is_done:
+            assert await MemoryStorage.read(spool, FIRST, 0, 10) == RecordBatch(FIRST, 0, contents(0, 10))
+        spool.calls_left = 100
+        if not is_done:
+            await copy_spooled_partition(spool, FIRST, first, SECOND)
+        held = await spool.find_partition(SECOND) or PartitionInfo()
+        assert (held.earliest_sequence, held.end_sequence) == (0, 10 - first)
+        found = [value async for each in read_range(spool, SECOND, 0, 10) for value in each.values]
+        assert found == contents(first, 10)
+        assert await find_spooled_partition(spool, "hello") == SECOND

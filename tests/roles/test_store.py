@@ -22,7 +22,8 @@ from dafka.roles import Health
 from dafka.roles import replies as replies_module
 from dafka.roles import store as store_module
 from dafka.roles.replies import COLD_READS_MAX, FetchReplies, PositionReplies
-from dafka.storage import open_storage
+from dafka.roles.store import describe_held
+from dafka.storage import PartitionInfo, open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.testing import Cluster, open_cluster
@@ -452,3 +453,10 @@ async def test_questions_for_times_are_answered_one_after_the_other_although_som
     assert found == [
         str(StorageFailed("unreadable")), ("empty", none, 0), ("some", none, 3), ("all", 3, 5), ("all", 2, 5)
     ]  # fmt: skip
+
+
+def test_a_store_begins_with_what_its_storage_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "now_ms", lambda: 10_000)
+    old, new = Partition("orders", "A"), Partition("orders", "B")
+    held = {old: PartitionInfo(3, 9, 6, last_append_at=7_500), new: PartitionInfo(0, 4, 4)}
+    assert describe_held(held) == ({old: 9, new: 4}, {old: 3}, {old: 2.5})
