@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from tests.mutation.scope import ROOT
 FOLDER = ROOT / ".mutants"
 _CONTEXT = "MUTANTS_TEST"
 _LIMIT_S = 900.0
+
+_SHARED = "shared"
+"""The context of a fixture that several tests of a module share."""
 
 
 @attrs.frozen
@@ -101,13 +104,26 @@ class _Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        os.environ[_CONTEXT] = item.nodeid
-        self._coverage.switch_context(item.nodeid)
+        self._switch(item.nodeid)
         try:
             return (yield)
         finally:
-            self._coverage.switch_context("")
-            os.environ[_CONTEXT] = ""
+            self._switch("")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        test = os.environ[_CONTEXT]
+        self._switch(_SHARED)
+        try:
+            return (yield)
+        finally:
+            self._switch(test)
+
+    def _switch(self, context: str) -> None:
+        os.environ[_CONTEXT] = context
+        self._coverage.switch_context(context)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.durations[report.nodeid] = self.durations.get(report.nodeid, 0.0) + report.duration
@@ -140,7 +156,10 @@ def _measure(module: str, top: Path, data: Path) -> int:
     for absolute in combined.measured_files():
         file = Path(absolute).relative_to(top).as_posix()
         contexts = combined.contexts_by_lineno(absolute)
-        lines[file] = {line: sorted(index[name] for name in names if name in index) for line, names in contexts.items()}
+        lines[file] = {
+            line: sorted(index.values() if _SHARED in names else (index[name] for name in names if name in index))
+            for line, names in contexts.items()
+        }
     digests = {file: _digest(top / file) for file in (*lines, module)}
     _path(module).write_text(json.dumps({"durations": durations, "digests": digests, "lines": lines}))
     return status
