@@ -220,3 +220,16 @@ async def test_what_is_dropped_during_a_compaction_is_counted_once(storage: Stor
     await storage.compact(PARTITION, 200, lambda batch: b"\1\0" * (len(batch) // 2) + bytes(len(batch) % 2), drop)
     info = (await storage.partitions())[PARTITION]
     assert info.content_bytes == sum(map(record_bytes, await read_all(storage)))
+
+
+async def test_another_process_reads_a_partition_that_was_compacted_meanwhile(tmp_path: Path) -> None:
+    url = f"filelog:{tmp_path}/log?segment_bytes=300000"
+    async with open_storage(url) as storage, open_storage(url, read_only=True) as reader:
+        for first in range(100):
+            keys = [b"key %d" % (first % 30)]
+            await storage.append([RecordBatch(PARTITION, first, [b"%09999d." % first], keys=keys)])
+        for sequence in reversed(range(100)):  # in this order, each is found by the index
+            assert await reader.read(PARTITION, sequence, 1) is not None
+        assert await compact(storage) is not None
+        for sequence in reversed(range(100)):
+            assert await reader.read(PARTITION, sequence, 1) == await storage.read(PARTITION, sequence, 1)

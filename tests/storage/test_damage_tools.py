@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+import trio
 
-from dafka.errors import StorageCorruptError, StorageError
+from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage, open_storage, read_range
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.tools.copy import copy_storage
 from dafka.storage.tools.json_lines import export_lines
+from dafka.storage.tools.partitions import read_next
 from dafka.storage.tools.verify import verify_storage
 from tests.storage.quick import quickly
 
@@ -167,3 +169,19 @@ async def check_export(source: Storage, before: int, *, is_damaged: bool) -> Non
             lines.extend(chunk.splitlines())
     assert len(lines) == COUNT + before
     assert all(value(sequence) in line for sequence, line in enumerate(lines[COUNT:]))
+
+
+async def test_a_record_that_is_not_read_is_missing_unless_it_was_dropped() -> None:
+    class Empty(MemoryStorage):
+        async def read(self, *_: object, **__: object) -> None:
+            await trio.lowlevel.checkpoint()
+
+    storage = Empty()
+    await storage.append([RecordBatch(A, 0, [b""] * 10)])
+    await storage.trim(A, 3)
+    for sequence in range(10):
+        kind, message = (
+            (StorageSequenceError, "up to 2 were dropped") if sequence < 3 else (StorageCorruptError, "held")
+        )
+        with pytest.raises(kind, match=rf"\b{sequence} .*{message}"):
+            await read_next(storage, A, sequence, 10)

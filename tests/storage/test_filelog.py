@@ -8,7 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from operator import methodcaller
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from dafka.batches import encoding
-from dafka.errors import StorageError
+from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage import DeletesPartitions
 from dafka.storage.base import Storage
 from dafka.storage.filelog import FilelogStorage, open_filelog, reading, recovery
-from dafka.storage.filelog.catalog import GOOD, CatalogReader, CatalogWriter
+from dafka.storage.filelog.catalog import GOOD, NAMES_FILE, CatalogReader, CatalogWriter
 from dafka.storage.filelog.files import OPEN_FILES_MAX, FilePool
 from dafka.storage.filelog.index import decode_rows
 from dafka.storage.filelog.layout import LOCK_FILE
@@ -467,15 +467,14 @@ async def test_another_process_reads_a_partition_that_began_again_in_the_same_se
 ) -> None:
     async with open_filelog(str(folder)) as storage, open_filelog(str(folder), read_only=True) as reader:
         assert isinstance(storage, DeletesPartitions)
-        await storage.append([batch(0, 10)])
-        assert await reader.read(PARTITION, 0, 4) == batch(0, 4)
-        await storage.delete_partitions([PARTITION])
-        if is_listed_between:
-            assert await reader.read(PARTITION, 0, 1) is None
-        again = RecordBatch(PARTITION, 0, [b"again %d" % number for number in range(10)])
-        await storage.append([again])
-        assert await reader.read(PARTITION, 4, 1) == again.between(4, 5)
-        assert await reader.read(PARTITION, 0, 1) == again.between(0, 1)
+        for size in (20_000, 15_000):
+            for first in range(0, 40, 2):
+                await storage.append([batch(first, 2, size)])
+            for sequence in (4, 39, 20, 0):  # by the index, and from where the last read has ended
+                assert await reader.read(PARTITION, sequence, 1) == batch(sequence, 1, size)
+            await storage.delete_partitions([PARTITION])
+            if is_listed_between:
+                assert await reader.read(PARTITION, 0, 1) is None
 
 
 def test_delayed_writes_are_synced_and_an_error_is_raised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,3 +520,40 @@ async def test_an_append_reports_that_a_delayed_sync_has_failed(folder: Path) ->
             await storage.append([batch(1, 1)])
         await storage.append([batch(1, 1)])
         assert await storage.read(PARTITION, 0, 9) == batch(0, 2)
+
+
+async def test_a_reader_finds_a_partition_that_an_incomplete_catalog_does_not_name(folder: Path) -> None:
+    async with open_filelog(str(folder)) as writer:
+        await writer.append([batch(0, 10)])
+        os.truncate(folder / NAMES_FILE, (folder / NAMES_FILE).stat().st_size - 1)
+        async with open_filelog(str(folder), read_only=True) as reader:
+            for partition in (PARTITION, OTHER):
+                await writer.append([batch(10 if partition == PARTITION else 0, 10, partition=partition)])
+                assert await reader.find_partition(partition) == await writer.find_partition(partition) is not None
+                assert await reader.read(partition, 0, 10) == batch(0, 10, partition=partition)
+
+
+async def test_a_read_is_repeated_while_another_process_replaces_the_segment(folder: Path) -> None:
+    async with open_filelog(str(folder)) as writer:
+        await writer.append([batch(0, 10)])
+    log = PartitionLog(PARTITION, str(folder / "topics"))
+    path = Path(log.log_path(0))
+    aside = path.with_suffix(".aside")
+    for missing in range(1, reading.ATTEMPTS + 1):
+        refreshes = 0
+
+        def refresh(log: PartitionLog, missing: int = missing) -> None:
+            nonlocal refreshes
+            refreshes += 1
+            log.head = Head(end=10, length=path.stat().st_size if path.exists() else refreshes)
+            if refreshes == missing:
+                aside.rename(path)
+                refresh(log)
+
+        path.rename(aside)
+        pool = FilePool(os.O_RDONLY)
+        log.head, log.bases = Head(end=10), (0,)
+        with nullcontext() if missing < reading.ATTEMPTS else pytest.raises(StorageCorruptError, match="lost"):
+            assert reading.LogReader(pool, refresh).read_records(log, 2, 5, 1000) == batch(2, 5)
+        assert path.exists()
+        pool.close()

@@ -6,8 +6,11 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dafka.batches import encode_batch, with_base_offset
 from dafka.records import Partition
@@ -203,19 +206,44 @@ def rows_in(path: Path, damaged: tuple[int, ...] = ()) -> StoredRows:
     return StoredRows(fd, 7, SEED)
 
 
-def test_rows_find_sequences_and_times(tmp_path: Path) -> None:
-    rows = rows_in(tmp_path / "7.stored")
-    assert [rows.find_sequence(sequence) for sequence in (7, 9, 10, 20, 39, 40)] == [0, 0, 1, 2, 3, 4]
-    assert [rows.find_time(time) for time in (0, 50, 51, 70, 90, 91)] == [0, 0, 2, 2, 3, 4]
-    assert [tuple(run) for run in rows.runs(15, 30)] == [(10, 20, 50, 30), (20, 21, 70, 1), (21, 30, 90, None)]
-    assert decode_row(ROWS[0].encode(SEED), SEED + 1) is None
+KINDS = st.sampled_from(["good", "bad", "old"])
 
 
-def test_records_of_a_damaged_row_count_as_those_of_the_next_one(tmp_path: Path) -> None:
-    rows = rows_in(tmp_path / "7.stored", damaged=(0, 2))
-    assert [rows.find_sequence(sequence) for sequence in (7, 10, 20, 39, 40)] == [1, 1, 3, 3, 4]
-    assert [tuple(run) for run in rows.runs(7, 40)] == [(7, 20, 50, 60), (20, 40, 90, 40)]
-    assert [tuple(run) for run in rows_in(tmp_path / "7.stored", damaged=(3,)).runs(20, 40)] == [(20, 21, 70, 1)]
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 9), KINDS), max_size=12),
+    st.integers(0, ROW_BYTES - 1),
+    st.integers(7, 40),
+    st.integers(7, 40),
+)
+def test_rows_are_as_a_list_of_the_good_ones(
+    steps: list[tuple[int, int, int, str]], cut_bytes: int, first: int, stop: int
+) -> None:
+    """Records of a damaged row, and of one of an earlier segment, count as those of the next good row."""
+    data, good, row = b"", list[tuple[int, StoredRow]](), StoredRow(7, 50, 0)
+    for number, (records, later, size, kind) in enumerate(steps):
+        row = StoredRow(row.end_sequence + records, row.stored_at + later, row.content_bytes + size)
+        written = (row._replace(end_sequence=7) if kind == "old" else row).encode(SEED)
+        data += written[:-1] + bytes([written[-1] ^ (kind == "bad")])
+        good += [(number, row)] if kind == "good" else []
+    with TemporaryFile() as file:
+        file.write(data + bytes(cut_bytes))
+        file.flush()
+        rows = StoredRows(file.fileno(), 7, SEED)
+        assert rows.count == len(steps)
+        assert list(rows.iterate(0)) == good
+        for sequence in range(6, row.end_sequence + 2):
+            expected = next((number for number, each in good if each.end_sequence > sequence), len(steps))
+            assert rows.find_sequence(sequence) == expected
+        for time in range(49, row.stored_at + 2):
+            assert rows.find_time(time) == next((n for n, each in good if each.stored_at >= time), len(steps))
+        runs, before = [], StoredRow(7, 0, 0)
+        for _, each in good:
+            end, size = min(each.end_sequence, stop), each.content_bytes - before.content_bytes
+            if each.end_sequence > first and before.end_sequence < stop:
+                runs.append((before.end_sequence, end, each.stored_at, size if end == each.end_sequence else None))
+            before = each
+        assert [tuple(run) for run in rows.runs(first, stop)] == runs
+    assert decode_row(row.encode(SEED), SEED + 1) is None
 
 
 @pytest.mark.parametrize(
@@ -251,6 +279,24 @@ def test_rows_that_an_append_took_back_are_dropped() -> None:
     assert drop_replaced(row_of_later_append_is_lost) == [rows[0], *rows[2:]]
     truncation_is_lost = [*rows[:3], StoredRow(35, 60, 0), StoredRow(38, 60, 0)]
     assert drop_replaced(truncation_is_lost) == rows[:3]
+
+
+@given(st.integers(0, 40), st.integers(1, 30), st.lists(st.tuples(st.integers(-3, 9), st.integers(0, 25))))
+def test_a_buffer_finds_what_is_in_the_file_before_its_limit(
+    limit: int, chunk_bytes: int, wanted: list[tuple[int, int]]
+) -> None:
+    data = bytes(range(40))
+    with TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        buffer = ReadBuffer(file.fileno(), limit, chunk_bytes)
+        position = 20
+        for step, size in wanted:
+            position = max(position + step, 0)
+            offset = buffer.find(position, size)
+            assert (offset >= 0) == (position + size <= limit)
+            if offset >= 0:
+                assert buffer.data[offset : offset + size] == data[position : position + size]
 
 
 def test_a_read_that_the_system_cuts_short_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

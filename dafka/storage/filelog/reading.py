@@ -88,17 +88,18 @@ class LogReader:
                         raise FileNotFoundError
                     records = self._read_segment(segment, first_sequence, count, bytes_max)
                     return _with_times(segment, records) if with_times else records
-            except (FileNotFoundError, StorageCorruptError) as error:
+            except (FileNotFoundError, StorageCorruptError) as caught:
                 # The segment may have been trimmed or replaced, possibly by another process. If it was compacted, its
                 # index may have been cached by a read that had the former file open.
                 self.drop_segment(log, log.find_segment(head, first_sequence)[0])
                 if self._refresh is not None:
                     log.bases = ()
                     self._refresh(log)
-                now = log.head
-                is_final = now == head and attempt > 0
-                if now.earliest <= first_sequence < now.end and (is_final or attempt == ATTEMPTS - 1):
-                    raise _missing_error(log, head, first_sequence) if isinstance(error, OSError) else error from None
+                error = _missing_error(log, head, first_sequence) if isinstance(caught, OSError) else caught
+                if log.head == head and attempt > 0:
+                    break
+        if log.head.earliest <= first_sequence < log.head.end:
+            raise error
         return None
 
     def find_sequence_by_time(self, log: PartitionLog, stored_at: int) -> int:

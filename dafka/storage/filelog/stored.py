@@ -64,7 +64,7 @@ class StoredRows:
         self._fd = fd
 
     def row_at(self, number: int) -> StoredRow | None:
-        """Return a row, or None if it is damaged."""
+        """Return a row, or None if it is damaged or missing."""
         return self._decode(self._read(number, 1))
 
     def find_sequence(self, sequence: int) -> int:
@@ -88,7 +88,7 @@ class StoredRows:
         """Yield the good rows from a number on, with their numbers."""
         while number < self.count:
             data = self._read(number, _CHUNK_ROWS)
-            for offset in range(0, len(data) - ROW_BYTES + 1, ROW_BYTES):
+            for offset in range(0, len(data), ROW_BYTES):
                 row = self._decode(data[offset : offset + ROW_BYTES])
                 if row is not None:
                     yield number + offset // ROW_BYTES, row
@@ -122,7 +122,7 @@ class StoredRows:
         kept, last, missing = 0, StoredRow(self.base, 0, 0), b""
         if end_sequence > self.base:
             kept = self.find_sequence(end_sequence - 1)
-            row = self.row_at(kept) if kept < self.count else None
+            row = self.row_at(kept)
             if row is not None and row.end_sequence == end_sequence and row.stored_at >= latest_at:
                 kept, last = kept + 1, row
             else:

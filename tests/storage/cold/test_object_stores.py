@@ -6,13 +6,14 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from dafka.storage.cold import object_store
+from dafka.storage.cold import buckets, object_store
 from dafka.storage.cold.buckets import BucketStore
 from dafka.storage.cold.folders import FolderStore
 from dafka.storage.cold.object_store import (
@@ -68,6 +69,20 @@ def test_an_object_store_is_as_a_dictionary(kind: Callable[[str], ObjectStore], 
                 elif len(model[name]) > start:
                     assert store.read(name) == (model[name], versions[name])
                     assert store.read_range(name, start, start + 2) == model[name][start : start + 2]
+
+
+@pytest.mark.parametrize("timeout_s", [1, 10, 60])
+def test_connecting_takes_ten_seconds_at_most_and_only_uploads_may_take_longer_than_set(
+    timeout_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = list[timedelta]()
+    monkeypatch.setattr(
+        buckets,
+        "from_url",
+        lambda _, client_options, **__: limits.extend(client_options[name] for name in ("connect_timeout", "timeout")),
+    )
+    assert BucketStore("s3://bucket", timeout_s * 1000)._uploads is None
+    assert [each.total_seconds() for each in limits] == [min(timeout_s, 10), timeout_s, 10, timeout_s + 256]
 
 
 async def test_requests_are_tried_again_and_a_failing_store_rests(tmp_path: Path, mock_clock: MockClock) -> None:
