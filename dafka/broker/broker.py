@@ -115,7 +115,7 @@ class Broker:
             self.participants.check_log,
         )
         self._compaction = LogCompaction(
-            node.log_table, node.reader, node.storage.storage, node.store.compactor, config
+            node.log_table, node.reader, node.storage.storage, node.store.compactor, config, node.may_expire
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -43,10 +43,12 @@ from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.inventory import Inventory
 from dafka.broker.local_state import LocalState
 from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.log_starts import LogStarts
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.reader import LogReader
 from dafka.broker.log.retention import LogRetention, RecordDeletion
 from dafka.broker.log.stages import AssignOffsets, WriteLocalState
+from dafka.broker.log.trimming import LogTrimmer
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
 from dafka.broker.metadata.changes import CHANGE_S, ClusterChanges
@@ -88,13 +90,14 @@ class BrokerNode:
         self.brokers = tables.brokers
         self.reader = LogReader(storage)
         self.watchers = LogWaiters()
-        retention = LogRetention(storage, machine.stored, log_table, tables.logs, state, config.store, self.address)
-        self.store = Store(machine, sockets, storage, config, retention, self._execute)
+        self.store = Store(machine, sockets, storage, config, self._execute)
         pipeline = self.store.pipeline
         offsets = AssignOffsets(log_table, self.watchers)
         self.storage = BrokerStorage(storage, machine, pipeline, state, offsets, config.store.pending_bytes_max)
         self._own = OwnPartitions(machine, sockets, policy, log_table, state)
-        self.deletion = RecordDeletion(machine, self.storage, log_table, self._own)
+        starts = LogStarts(log_table, tables.logs, self.storage, self.watchers)
+        trimmer = LogTrimmer(storage, machine.stored, log_table, tables.logs)
+        self.deletion = RecordDeletion(machine, self.storage, log_table, self._own, starts, trimmer)
         self.writer = LogWriter(
             machine, self.store.act, self.storage, log_table, self.watchers, config.node.message_bytes_max
         )
@@ -114,6 +117,18 @@ class BrokerNode:
         )
         self.membership = self.replicator.membership
         self.leases = self.replicator.leases
+        self.store.retention = LogRetention(
+            self.storage,
+            log_table,
+            tables.logs,
+            state,
+            config.store,
+            self.address,
+            self.reader,
+            starts,
+            trimmer,
+            self.may_expire,
+        )
         pipeline.stages = (offsets, WriteLocalState(state), self._own, self.replicator, self.storage)
         self.inventory = Inventory(machine, storage, log_table, tables.state)
         replicator = self.replicator
@@ -191,6 +206,13 @@ class BrokerNode:
                 self.messenger.receive(effect.sender, value)
         elif isinstance(effect, TopicMissing):
             self.changes.request_later(CreateTopic(Topic(effect.topic, new_address(), self._log_count)))
+
+    def may_expire(self, log: Log) -> bool:
+        """Return whether this broker may decide which records of a log are too old.
+
+        It must lead the log for sure, and its clock must be right, as far as the other brokers can tell.
+        """
+        return self.leases.holds_lease(log) and self.leases.is_clock_right()
 
     @property
     def cluster_id(self) -> str:

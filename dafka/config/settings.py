@@ -272,9 +272,11 @@ class StoreConfig:
     retention_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long records are kept after they were stored. 0: without limit."""
     retention_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
-    """The size up to which the records of a partition are kept; the oldest are dropped first. 0: without limit."""
+    """The size up to which the records of a partition are kept, or of a log of a broker; the oldest are dropped first.
+    0: without limit."""
     retention_records: int = attrs.field(default=0, validator=check_count(0))
-    """How many records of a partition are kept; the oldest are dropped first. 0: without limit."""
+    """How many records of a partition are kept, or of a log of a broker; the oldest are dropped first. 0: without
+    limit."""
     retention_interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often retention runs."""
     compact_topics: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_texts)

@@ -65,6 +65,7 @@ class Store(NodeRole):
 
     Attributes:
         pipeline: Writes what it receives to its storage.
+        retention: Drops records beyond limits; None for `StoreRetention`, and compaction of `[store] compact_topics`.
         compactor: Compacts partitions.
         finish_by: Until when a stopped store can write received records, by Trio's clock. It has at most `[node]
             grace_ms`.
@@ -76,13 +77,11 @@ class Store(NodeRole):
         sockets: NodeSockets,
         storage: Storage,
         config: Config,
-        retention: Retention | None = None,
         execute: Callable[[Effect], None] | None = None,
     ) -> None:
         """Create the store. Programs call `serve_store` instead.
 
-        Without a retention, it is `StoreRetention`, and compaction of `[store] compact_topics`. `execute` executes the
-        effects of the machine, if it has any.
+        `execute` executes the effects of the machine, if it has any.
         """
         super().__init__(machine, sockets, config)
         self._machine = machine
@@ -95,7 +94,7 @@ class Store(NodeRole):
         self._positions = PositionReplies(sockets, machine.answers.positions, storage, machine.stored.durable_end)
         self.pipeline = CommitPipeline(CommitQueue(machine), storage, config.store, self._node.act, self.events.log)
         self._records_dropped = 0
-        self._retention = retention
+        self.retention: Retention | None = None
         self.compactor = Compactor(storage, config.store, self.events.put)
         self._is_lost = False
         self.finish_by = math.inf
@@ -160,8 +159,8 @@ class Store(NodeRole):
                 nursery.start_soon(self._run_until_lost, self.pipeline.run)
                 nursery.start_soon(self._replies.run)
                 nursery.start_soon(self._positions.run)
-                if self._retention is not None:
-                    nursery.start_soon(self._run_until_lost, self._retain, self._retention)
+                if self.retention is not None:
+                    nursery.start_soon(self._run_until_lost, self._retain, self.retention)
                 else:
                     if self._config.has_retention:
                         retention = StoreRetention(self._storage, self._config, self._machine.stored)

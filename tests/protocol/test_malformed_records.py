@@ -44,7 +44,9 @@ SAMPLES: dict[str, tuple[bytes, Decode]] = {
     "row": (encode_control(EpochStart("1D/0", BRANCH, TIP, ("a", "b"))), decode_control),
     "checkpoint": (
         encode_checkpoint(
-            Checkpoint(RecordSequence(1), Offset(2), Offset(3), Restart(RecordSequence(1), Offset(2)), {"p": 3})
+            Checkpoint(
+                RecordSequence(1), Offset(2), Offset(3), Offset(4), Restart(RecordSequence(1), Offset(2)), {"p": 3}
+            )
         ),
         decode_checkpoint,
     ),

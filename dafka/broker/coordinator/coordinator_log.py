@@ -157,7 +157,7 @@ class CoordinatorLog:
     async def _delete_before(self, offset: Offset) -> None:
         try:
             await self._deletion.delete_before(self._log, offset)
-        except StorageError as error:  # the next rewrite deletes it
+        except (StorageError, NotLeaderError, TopicDeletedError) as error:  # the next rewrite deletes it
             _LOGGER.warning("cannot drop old records of %s: %s", self._log.topic, error)
         self._is_rewriting = False
 

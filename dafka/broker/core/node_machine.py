@@ -57,12 +57,12 @@ class RoundsReceived(Effect):
     """Messages of lease rounds have arrived.
 
     Brokers that ask whether they are heard give the number of their round and whether they can write. Brokers that
-    answer a round of this one give its number, the sequence after their last control record, and the offset up to which
-    they have applied the log of metadata.
+    answer a round of this one give its number, the sequence after their last control record, the offset up to which
+    they have applied the log of metadata, and their time in milliseconds since 1970.
     """
 
     asked: Mapping[str, tuple[int, bool]]
-    answers: Mapping[str, tuple[int, int, int]]
+    answers: Mapping[str, tuple[int, int, int, int]]
 
 
 @attrs.frozen
@@ -95,7 +95,7 @@ class _Received:
     acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
     announced: set[Partition] = attrs.field(factory=set)
     rounds: dict[str, tuple[int, bool]] = attrs.field(factory=dict)
-    answers: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
+    answers: dict[str, tuple[int, int, int, int]] = attrs.field(factory=dict)
     high_watermarks: dict[Partition, int] = attrs.field(factory=dict)
 
     def effects(self) -> Iterator[Effect]:
@@ -117,13 +117,14 @@ def ask_round(broker: str, number: int, *, can_write: bool) -> wire.Ack:
     return wire.Ack(ROUNDS_TOPIC if can_write else UNWRITABLE, ROUNDS_TOPIC, number, broker)
 
 
-def answer_round(requester: str, broker: str, number: int, control_end: int, applied: int) -> wire.Ack:
+def answer_round(requester: str, broker: str, number: int, control_end: int, applied: int, time_ms: int) -> wire.Ack:
     """Return the message with which a broker answers `ask_round` of another one.
 
-    It contains the sequence after its last control record, and the offset up to which it has applied the log of
-    metadata.
+    It contains the sequence after its last control record, the offset up to which it has applied the log of metadata,
+    and its time.
     """
-    return wire.Ack(f"{requester}{SEPARATOR}{control_end}{SEPARATOR}{applied}", ROUNDS_TOPIC, number, broker)
+    partition = SEPARATOR.join((requester, str(control_end), str(applied), str(time_ms)))
+    return wire.Ack(partition, ROUNDS_TOPIC, number, broker)
 
 
 def announce_high_watermark(broker: str, index: Partition, offset: int) -> wire.Ack:
@@ -291,9 +292,9 @@ class BrokerMachine(StoreMachine):
         requester, *ends = message.partition.split(SEPARATOR)
         if message.partition in {ROUNDS_TOPIC, UNWRITABLE}:
             self._received.rounds[message.address] = message.sequence, message.partition == ROUNDS_TOPIC
-        elif requester == self.address and len(ends) == 2 and all(map(str.isdecimal, ends)):
-            control_end, applied = map(int, ends)
-            self._received.answers[message.address] = message.sequence, control_end, applied
+        elif requester == self.address and len(ends) == 3 and all(map(str.isdecimal, ends)):
+            control_end, applied, time_ms = map(int, ends)
+            self._received.answers[message.address] = message.sequence, control_end, applied, time_ms
 
     def _is_delegated(self, message: wire.BatchedMessage) -> bool:
         """Return whether a message requests records that the leader of their log has, too, and will send.

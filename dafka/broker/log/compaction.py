@@ -9,7 +9,7 @@ transactions stay.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -127,13 +127,17 @@ class KeyOffsetMap:
 
 @attrs.define(eq=False, slots=False)
 class LogCompaction:
-    """Compacts the logs of a broker in the background."""
+    """Compacts the logs of a broker in the background.
+
+    Tombstones are removed by the leader of a log alone, while `may_expire` is true of it: others go by its clock.
+    """
 
     _log_table: LogTable
     _reader: LogReader
     _storage: Storage
     _compactor: Compactor
     _config: Config
+    _may_expire: Callable[[Log], bool]
 
     async def run(self) -> None:
         """Compact logs until cancelled."""
@@ -173,7 +177,8 @@ class LogCompaction:
 
     async def _record_keys(self, log: Log, offset: Offset, policy: CompactionPolicy) -> KeyOffsetMap:
         """Record the keys of a log from an offset on, up to the capacity."""
-        key_offsets = KeyOffsetMap(policy.keys_max, now_ms() - policy.tombstone_ms)
+        stored_before = now_ms() - policy.tombstone_ms if self._may_expire(log) else 0
+        key_offsets = KeyOffsetMap(policy.keys_max, stored_before)
         end = log.last_stable_offset
         key_offsets.end_offset = offset = max(offset, log.index.start_offset)
         while offset < end:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from itertools import accumulate
 
 import attrs
 
@@ -133,6 +134,21 @@ class LogReader:
                     if batch.held_count:
                         return NO_TIMESTAMP if batch.timestamps is None else batch.timestamps[-1]
         return None
+
+    async def find_after_bytes(self, log: Log, size: int) -> Offset:
+        """Return the offset after the oldest records of a log whose contents have at least a size, in bytes.
+
+        It is at most the high watermark. Raises `StorageError`.
+        """
+        async with aclosing(self._records_from(log, log.index.start_offset, log.high_watermark)) as records:
+            async for offset, batch in records:
+                if batch.content_bytes < size:
+                    size -= batch.content_bytes
+                    continue
+                for count, found in enumerate(accumulate(batch.record_sizes()), 1):
+                    if found >= size:
+                        return Offset(offset + count)
+        return log.high_watermark
 
     def _encode(self, log: Log, batch: RecordBatch, offset: Offset) -> Iterable[bytes]:
         """Return the records at an offset as record batches, with their transactions, if any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import attrs
 import trio
@@ -13,113 +13,121 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Deletion, Topic
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.positions import Offset
-from dafka.broker.core.replication.replicated_logs import ReplicatedLog
+from dafka.broker.core.replication.replicated_logs import ReplicatedLog, ReplicatedLogs
 from dafka.broker.local_state import LocalState
 from dafka.broker.log.broker_storage import BrokerStorage
-from dafka.broker.log.index_reader import restore_log
+from dafka.broker.log.expiry import find_retained_offset
+from dafka.broker.log.log_starts import LogStarts
 from dafka.broker.log.own_partitions import OwnPartitions
+from dafka.broker.log.reader import LogReader
+from dafka.broker.log.trimming import LogTrimmer
 from dafka.config import StoreConfig
-from dafka.errors import StorageError, TopicDeletedError
-from dafka.internal_topics import is_system_topic
-from dafka.protocol.machines.stored_partitions import StoredPartitions
+from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
+from dafka.internal_topics import is_internal_topic, is_system_topic
 from dafka.protocol.presence.identity import owner_of
 from dafka.records import Partition
-from dafka.roles.store import default_retention
-from dafka.storage import RetentionPolicy, Storage
+from dafka.roles.store import Retention, default_retention
+from dafka.storage import RetentionPolicy
+from dafka.storage.plugin_helpers import now_ms
 
 _LOGGER = logging.getLogger("dafka.broker")
 
 
 @attrs.define(eq=False, slots=False)
-class LogRetention:
+class LogRetention(Retention):
     """The retention of one broker.
 
-    A follower has no index of its logs in memory. It reads the index of a log again when the leader has advanced the
-    log's start offset. A leader deletes records at once, except those that it had to delete as a follower.
+    Only the leader of a log decides which of its records are expired, while `may_expire` is true of it. All replicas,
+    the leader included, then drop the records before the start of the log. Records that belong to no log stay.
     """
 
-    _storage: Storage
-    _stored: StoredPartitions
+    _storage: BrokerStorage
     _log_table: LogTable
-    _logs: Iterable[ReplicatedLog]
+    _logs: ReplicatedLogs
     _state: LocalState
     _config: StoreConfig
     _address: str
-    _trimmed: dict[str, int] = attrs.field(init=False, factory=dict)
+    _reader: LogReader
+    _starts: LogStarts
+    _trimmer: LogTrimmer
+    _may_expire: Callable[[Log], bool]
 
     async def apply(self) -> dict[Partition, int]:
         """Delete the records beyond the limits of each topic, and obsolete records of indexes and state.
 
         Return the first remaining sequence of each partition of which records were deleted. Raise `StorageError`.
         """
+        await self._move_starts()
+        stored = self._storage.stored
         moved: dict[Partition, int] = {}
-        for name in list(self._stored.durable):
-            policy = self._policy_of(name)
-            if policy:
-                moved.update(await self._storage.apply_retention(policy, name))
-        earliest = {**self._stored.earliest, **moved}
+        for name in list(stored.durable):
+            if policy := _limits_without_leader(name, self._config):
+                moved.update(await self._storage.storage.apply_retention(policy, name))
+        for topic in list(self._log_table.topics):
+            for partition, sequence in (await self._trimmer.find_surplus(topic)).items():
+                await self._storage.storage.trim(partition, sequence)
+                moved[partition] = sequence
+        earliest = {**stored.earliest, **moved}
         for log in filter(self._log_table.leads, self._log_table.all_logs()):
-            self._log_table.skip_dropped(log, earliest)
+            if not log.is_replicated:
+                self._log_table.skip_dropped(log, earliest)
+            self._log_table.forget_dropped(log, earliest)
             if log.index_first > log.index_trimmed:
-                await self._storage.trim(log.index_partition, log.index_first)
+                await self._storage.storage.trim(log.index_partition, log.index_first)
                 log.index_trimmed = log.index_first
         for followed in list(self._logs):
             await self._trim_indexes(followed, moved)
-            await self._trim_records(followed, moved)
-        await self._state.trim(self._storage)
+        await self._state.trim(self._storage.storage)
         return moved
 
-    def _policy_of(self, name: str) -> RetentionPolicy:
-        """Return the limits of a topic; its settings override the defaults. Other internal topics have no limits."""
-        if name == MESSAGES_TOPIC:
-            return RetentionPolicy(age_ms=MESSAGES_AGE_MS)
-        if is_system_topic(name):
-            return RetentionPolicy()
-        default, topic = default_retention(self._config), self._log_table.topics.get(name)
-        return default if topic is None else _limits_of(topic, default, is_compacted=self._config.compacts(name))
+    async def _move_starts(self) -> None:
+        """Move the starts of the logs that this broker leads beyond expired records. Raises `StorageError`."""
+        async with trio.open_nursery() as nursery:
+            for name, topic in list(self._log_table.topics.items()):
+                policy = _limits_of(topic, self._config)
+                infos = await self._storage.storage.partitions(name) if policy else {}
+                for log in self._log_table.logs(name):
+                    if not log.leadership.is_led:
+                        continue
+                    start = log.next_start  # a former leader may have decided it
+                    if policy and self._may_expire(log):
+                        arguments = self._storage.storage, self._reader, log, infos, policy, now_ms()
+                        start = max(start, await find_retained_offset(*arguments))
+                    if start > log.index.start_offset:
+                        nursery.start_soon(self._move_start, log, start)
+
+    async def _move_start(self, log: Log, start: Offset) -> None:
+        try:
+            await self._starts.move(log, start)
+        except (NotLeaderError, TopicDeletedError):
+            pass
+        except StorageError as error:  # the next round tries again
+            _LOGGER.warning("expired records of log %d of %s stay for now: %s", log.number, log.topic, error)
 
     async def _trim_indexes(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
         """Delete the index records of a log that other brokers have rewritten."""
         for epoch, sequence in log.local_log.needed_from().items():
             partition = log.index_partition(epoch)
             is_own = owner_of(partition.address) == self._address
-            if not is_own and sequence > self._stored.earliest.get(partition, 0):
-                await self._storage.trim(partition, sequence)
+            if not is_own and sequence > self._storage.stored.earliest.get(partition, 0):
+                await self._storage.storage.trim(partition, sequence)
                 moved[partition] = sequence
 
-    async def _trim_records(self, log: ReplicatedLog, moved: dict[Partition, int]) -> None:
-        """Delete the records before the start of a log that another broker leads."""
-        start = log.local_log.start_offset
-        is_trimmed = start <= self._trimmed.get(log.name, 0)
-        if is_trimmed or not log.replica.local_epochs.is_complete(log.replica.latest.leader_epoch):
-            return
-        for partition, sequence in (await self._find_starts(log)).items():
-            if sequence > max(self._stored.earliest.get(partition, 0), moved.get(partition, 0)):
-                await self._storage.trim(partition, sequence)
-                moved[partition] = sequence
-        self._trimmed[log.name] = start
 
-    async def _find_starts(self, log: ReplicatedLog) -> dict[Partition, int]:
-        """Return the first remaining sequence of each partition of a log, or the next one if none remains."""
-        epoch = log.replica.latest.leader_epoch
-        state = Log(log.topic, log.number, log.leader_partition(epoch), log.index_partition(epoch))
-        await restore_log(self._storage, log, state, epoch, is_led=False)
-        index, topic = state.index, self._log_table.topics.get(log.topic)
-        found: dict[Partition, int] = {}
-        for address in index.addresses():
-            partition = Partition(log.topic, address)
-            # Producer partitions can have records in several logs, and this broker does not always store all of these.
-            if topic is None or (self._log_table.is_producer_partition(partition) and topic.log_count > 1):
-                continue
-            first = index.sequence_from(address, index.start_offset)
-            found[partition] = index.end_sequence(address) if first is None else first
-        return found
+def _limits_without_leader(name: str, config: StoreConfig) -> RetentionPolicy:
+    """Return the limits of a topic that has no logs: messages of brokers, and the state of groups of nodes."""
+    if name == MESSAGES_TOPIC:
+        return RetentionPolicy(age_ms=MESSAGES_AGE_MS)
+    is_of_group = is_internal_topic(name) and not is_system_topic(name)
+    return default_retention(config) if is_of_group else RetentionPolicy()
 
 
-def _limits_of(topic: Topic, default: RetentionPolicy, *, is_compacted: bool) -> RetentionPolicy:
-    cleanup = topic.settings.get("cleanup.policy", "compact" if is_compacted else "delete")
-    if "delete" not in cleanup:
+def _limits_of(topic: Topic, config: StoreConfig) -> RetentionPolicy:
+    """Return the limits of a topic; its settings override the defaults. Topics of brokers have no limits."""
+    cleanup = topic.settings.get("cleanup.policy", "compact" if config.compacts(topic.name) else "delete")
+    if is_internal_topic(topic.name) or "delete" not in cleanup:
         return RetentionPolicy()
+    default = default_retention(config)
 
     def choose(setting: str, otherwise: int | None) -> int | None:
         text = topic.settings.get(setting)
@@ -140,6 +148,8 @@ class RecordDeletion:
     _storage: BrokerStorage
     _log_table: LogTable
     _own: OwnPartitions
+    _starts: LogStarts
+    _trimmer: LogTrimmer
 
     def delete_partitions(self, partitions: Collection[Partition]) -> trio.Event:
         """Delete partitions that brokers have written. The returned event is set when they are deleted."""
@@ -147,20 +157,12 @@ class RecordDeletion:
         return self._storage.delete_partitions(partitions)
 
     async def delete_before(self, log: Log, offset: Offset) -> None:
-        """Delete the records of a log before an offset, from all its partitions.
+        """Delete the records of a log that this broker leads before an offset, from all its partitions.
 
-        A partition with records in several logs is trimmed up to the first record that one of these logs still has.
-        Raise `TopicDeletedError` or `StorageError`.
+        Other replicas delete them later. Raise the errors of `LogStarts.move`.
         """
-        partitions = [log.partition_of(address) for address in log.index.addresses()]
-        self._storage.waits.check()
-        self._log_table.delete_before(log, offset)
-        written = self._storage.write()
-        with self._storage.waits.bounded():
-            await written.wait()
-        if log.is_gone:
-            raise TopicDeletedError(log.topic)
-        await self._storage.trim({each: self._log_table.first_needed(each) for each in partitions})
+        await self._starts.move(log, offset)
+        await self._storage.trim(await self._trimmer.find_surplus(log.topic))
 
     async def drop_topic(self, deletion: Deletion, logs: Iterable[Log]) -> None:
         """Drop the partitions of a topic after its deletion is durable."""

@@ -109,6 +109,13 @@ class LedLogs:
         for log in logs:
             if log.name in self._missing:
                 self._missing.pop(log.name).set()
+            self.record_index_stored(log)
+
+    def record_index_stored(self, log: ReplicatedLog) -> None:
+        """Wake up the task that moves the start of a log: more replicas can store the decision."""
+        state = self._log_table.find_log(log.topic, log.number, log.topic_id)
+        if state is not None and state.next_start > state.index.start_offset:
+            self._watchers.notify(state)
 
     def merge_later(self, logs: Iterable[ReplicatedLog]) -> None:
         """Check later whether these logs, if this broker leads them, have divergent records to merge.
@@ -218,6 +225,7 @@ class LedLogs:
                 self._followed.pop(log.name, None)
                 self._log_table.begin_epoch(state, start.leader_epoch.epoch)
                 await restore_log(self._storage.storage, log, state, start.leader_epoch, is_led=True)
+                state.next_start = max(state.next_start, start.log_start)
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
                 return

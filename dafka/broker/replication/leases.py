@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 import trio
 
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.wall_clocks import WallClocks
 from dafka.broker.core.node_machine import answer_round, ask_round
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.leader_lease import LeaseRounds, RoundAnswer
@@ -20,10 +22,13 @@ from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.replication.own_control import OwnControl
 from dafka.config.settings import BrokerConfig
 from dafka.records import Partition
+from dafka.storage.plugin_helpers import now_ms
+
+_LOGGER = logging.getLogger("dafka.broker")
 
 
 class LeaderLeases:
-    """The lease rounds of one broker, which also tell what the others have written and applied."""
+    """The lease rounds of one broker, which also tell what the others have written and applied, and their time."""
 
     def __init__(
         self, tables: BrokerTables, storage: BrokerStorage, control: OwnControl, mesh: BrokerMesh, config: BrokerConfig
@@ -40,6 +45,8 @@ class LeaderLeases:
         self._round_answered = trio.Event()
         self._learned_ends: dict[Partition, int] = {}
         self._applied: dict[str, int] = {}
+        self._clocks = WallClocks()
+        self._is_clock_wrong = False
 
     def start(self) -> None:
         """Record which control records this broker has read when it started."""
@@ -51,10 +58,11 @@ class LeaderLeases:
             can_write = self._storage.can_write
             number = self._rounds.begin(lease_time(), is_replaceable=self._brokers.is_replaceable(can_write=can_write))
             self._mesh.publish([ask_round(self._address, number, can_write=can_write)])
+        self._check_clock()
         self._notify()  # waiters check again, as another broker may lead
 
     def process_rounds(
-        self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int]]
+        self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int, int]]
     ) -> None:
         """Answer lease rounds of other brokers, and process their answers to this broker's rounds.
 
@@ -66,17 +74,35 @@ class LeaderLeases:
             self._brokers.record_storage(asker, can_write=can_write)
             if self._brokers.may_answer(asker, can_write=can_write) and self._control.is_durable:
                 control_end = self._storage.durable_end(Partition(BRANCHES_TOPIC, own))
-                self._mesh.publish([answer_round(asker, own, number, control_end, self._tables.state.applied)])
-        has_counted = False
-        for broker, (number, control_end, applied) in answers.items():
+                answer = answer_round(asker, own, number, control_end, self._tables.state.applied, now_ms())
+                self._mesh.publish([answer])
+        has_counted, steady_ms = False, _lease_time_ms()
+        for broker, (number, control_end, applied, time_ms) in answers.items():
             if broker in self._tables.state.forgotten_ids:
                 continue
             self._applied[broker] = applied
+            self._clocks.record(broker, time_ms, steady_ms)
             has_counted |= self._rounds.answered(
                 broker, RoundAnswer(number, control_end), self._learned_ends.get(Partition(BRANCHES_TOPIC, broker), 0)
             )
         if has_counted:
             self._notify()
+
+    def is_clock_right(self) -> bool:
+        """Return whether the wall clock of this broker is right, as far as the other brokers can tell."""
+        return self._clocks.is_right(now_ms(), _lease_time_ms(), self._others())
+
+    def _check_clock(self) -> None:
+        is_wrong = self._clocks.is_wrong(now_ms(), _lease_time_ms(), self._others())
+        if is_wrong and not self._is_clock_wrong:
+            _LOGGER.warning(
+                "the clock of this broker is more than ten minutes from those of most other brokers: no records expire "
+                "in the logs that it leads until it is set"
+            )
+        self._is_clock_wrong = is_wrong
+
+    def _others(self) -> list[str]:
+        return [each.address for each in self._brokers.all() if each.address != self._address]
 
     def record_learned(self, partition: Partition, end: int) -> None:
         """Record up to which sequence this broker has processed the control records of another one."""
@@ -133,6 +159,10 @@ def lease_time() -> float:
     Like trio's clock, it advances while the process is stopped. On Linux, it also advances while the machine sleeps.
     """
     return trio.current_time() + _slept_s()
+
+
+def _lease_time_ms() -> int:
+    return round(lease_time() * 1000)
 
 
 def _slept_s() -> float:

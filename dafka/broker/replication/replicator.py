@@ -338,6 +338,9 @@ class Replicator(CommitStage):
         """Process acknowledgements of indexes by other replicas; see `IndexesAcknowledged`."""
         for (partition, broker), index_end in ends.items():
             self.act(self.logs.acknowledged(broker, partition, RecordSequence(index_end)))
+            found = self.logs.find_partition(partition)
+            if found is not None:
+                self.led_logs.record_index_stored(found[0])
 
     def record_high_watermarks(self, offsets: Mapping[Partition, int]) -> None:
         """Process the high watermarks that leaders have announced; see `HighWatermarksAnnounced`."""

@@ -145,6 +145,8 @@ class LocalLogs:
                 await self._node.deletion.delete_before(log, Offset(offset))
             except TopicDeletedError:
                 raise topic_not_found(log.topic) from None
+            except NotLeaderError:
+                raise LeaderMovedError(log) from None
         return log.index.start_offset
 
     def _offsets(self, log: Log) -> LogOffsets:

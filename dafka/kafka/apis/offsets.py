@@ -6,7 +6,7 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
-from dafka.errors import StorageError, TopicDeletedError
+from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.kafka.apis.fetch import READ_COMMITTED
 from dafka.kafka.apis.shared.authorization import require_each
 from dafka.kafka.apis.shared.leaders import find_epoch_end, find_leader_error, find_read_error
@@ -119,6 +119,8 @@ async def _delete_before(context: RequestContext, log: Log, offset: int) -> Erro
         return ErrorCode.KAFKA_STORAGE_ERROR
     except TopicDeletedError:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    except NotLeaderError:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ErrorCode.NONE
 
 

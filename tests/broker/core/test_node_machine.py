@@ -90,11 +90,13 @@ def test_signs_of_life_are_what_a_broker_sends_by_itself(
 
 
 def test_rounds_are_asked_and_answered(machine: BrokerMachine) -> None:
-    asked, answered = ask_round(OTHER, 7, can_write=True), answer_round(OWN, OTHER, 8, 12, 5)
-    elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1, 1), ask_round(OWN, 3, can_write=True)
-    malformed = [wire.Ack(f"{OWN}/{ends}", "$rounds", 9, OTHER) for ends in ("1", "x/1", "1/x", "1/2/3", "/1")]
+    asked, answered = ask_round(OTHER, 7, can_write=True), answer_round(OWN, OTHER, 8, 12, 5, 99)
+    elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1, 1, 1), ask_round(OWN, 3, can_write=True)
+    malformed = [
+        wire.Ack(f"{OWN}/{ends}", "$rounds", 9, OTHER) for ends in ("1", "1/2", "x/1/1", "1/1/x", "1/2/3/4", "/1/1")
+    ]
     effects = receive(machine, asked, answered, elsewhere, own, *malformed)
-    assert effects == [RoundsReceived({OTHER: (7, True)}, {OTHER: (8, 12, 5)})]
+    assert effects == [RoundsReceived({OTHER: (7, True)}, {OTHER: (8, 12, 5, 99)})]
 
 
 def test_a_round_says_whether_a_broker_can_write(machine: BrokerMachine) -> None:

@@ -308,12 +308,14 @@ class World:
     async def delete(self, share: float, **_: Any) -> None:
         """Delete records, as an administrator does."""
         offset = round(share * (len(self.items) + 1))
-        partitions = [self.log.partition_of(address) for address in self.log.index.addresses()]
-        self.order.table.delete_before(self.log, Offset(offset))
+        table = self.order.table
+        table.decide_start(self.log, Offset(offset))
+        await self._write()
+        table.move_start(self.log, self.log.next_start)
         await self._write()
         self.start = max(self.start, min(offset, self.high_watermark))
-        for each in partitions:
-            await self.storage.trim(each, self.order.table.first_needed(each))
+        for each, sequence in table.find_needed("orders", {}).items():
+            await self.storage.trim(each, sequence)
 
     async def retain(self, share: float, limit: str) -> None:
         """Apply a limit to each partition of the topic, and let the log skip what is gone."""
@@ -331,6 +333,7 @@ class World:
 
     def _skip(self, earliest: dict[Partition, int]) -> None:
         self.order.table.skip_dropped(self.log, earliest)
+        self.order.table.forget_dropped(self.log, earliest)
         while self.start < self.high_watermark:
             if not (self.items[self.start].is_marker or self.items[self.start].is_dropped):
                 break
@@ -349,7 +352,9 @@ class World:
         )
         first = max(next(unread, 0), self.start)
         end, last = await self._latest_keys(first) if dirty else (0, {})
-        compaction = LogCompaction(self.order.table, self.reader, self.storage, self.compactor, Config())
+        compaction = LogCompaction(
+            self.order.table, self.reader, self.storage, self.compactor, Config(), lambda _log: True
+        )
         tombstone_ms = now_ms() - self.clock + self.tombstones_ms + STEP_MS // 2
         await compaction.compact_log(
             self.log, CompactionPolicy(dirty_ratio=0, tombstone_ms=tombstone_ms, keys_max=self.keys_max)

@@ -47,8 +47,8 @@ def is_right(found: dict[int, bytes], end: int) -> bool:
 
 async def compact(cluster: VirtualCluster, name: str) -> None:
     broker = cluster.brokers[name]
-    compactor = broker.store.compactor
-    compaction = LogCompaction(broker.log_table, broker.reader, cluster.disks[name], compactor, Config())
+    parts = broker.log_table, broker.reader, cluster.disks[name], broker.store.compactor
+    compaction = LogCompaction(*parts, Config(), broker.may_expire)
     await compaction.compact_log(cluster.log(name), CompactionPolicy(dirty_ratio=0))
 
 

@@ -6,7 +6,6 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
-import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -20,7 +19,7 @@ from dafka.broker.core.partition_policy import CONTROL_TOPICS
 from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
 from dafka.broker.log.own_partitions import HEAD_WAITS_S, HeadAnnouncer, OwnPartitions
-from dafka.broker.log.retention import LogRetention, _limits_of
+from dafka.broker.log.retention import _limits_of, _limits_without_leader
 from dafka.broker.log.waiters import LogWaiters
 from dafka.config import Config, StoreConfig
 from dafka.errors import StorageError
@@ -47,26 +46,21 @@ DEFAULT = RetentionPolicy(age_ms=100, bytes_max=200, records_max=300)
 def test_settings_of_a_topic_replace_the_limits_of_the_broker(
     settings: dict[str, str], is_compacted: bool, expected: RetentionPolicy
 ) -> None:
-    assert _limits_of(Topic("orders", "1D", 1, settings), DEFAULT, is_compacted=is_compacted) == expected
+    compacted = ("orders",) if is_compacted else ()
+    config = StoreConfig(retention_ms=100, retention_bytes=200, retention_records=300, compact_topics=compacted)
+    assert _limits_of(Topic("orders", "1D", 1, settings), config) == expected
 
 
-def test_internal_topics_have_no_limits_except_messages_which_are_kept_for_minutes() -> None:
-    topics = {name: Topic(name, "1D", 1, {"retention.ms": "7"}) for name in ("orders", "compacted", "$messages", "$x")}
-    table: Any = SimpleNamespace(topics=topics)
-    unused: Any = None
-    config = StoreConfig(
-        retention_ms=100, retention_bytes=200, retention_records=300, compact_topics=("compacted", "new")
-    )
-    retention = LogRetention(unused, unused, table, (), unused, config, "A")
-    kept = RetentionPolicy(bytes_max=200, records_max=300)
+def test_internal_topics_have_no_limits_except_messages_and_groups_of_nodes() -> None:
+    config = StoreConfig(retention_ms=100, retention_bytes=200, retention_records=300)
     for name, expected in {
-        "orders": attrs.evolve(kept, age_ms=7),
-        "unknown": attrs.evolve(kept, age_ms=100),
-        "compacted": RetentionPolicy(),
+        "orders": RetentionPolicy(),  # a record that belongs to no log stays
         "$messages": RetentionPolicy(age_ms=MESSAGES_AGE_MS),
+        "$group/billing": DEFAULT,
         "$x": RetentionPolicy(),
     }.items():
-        assert retention._policy_of(name) == expected, name
+        assert _limits_without_leader(name, config) == expected, name
+        assert name == "orders" or _limits_of(Topic(name, "1D", 1, {"retention.ms": "7"}), config) == RetentionPolicy()
 
 
 async def test_readable_logs_of_compacted_topics_are_compacted_again_and_again_as_their_topics_say(
@@ -99,7 +93,7 @@ async def test_readable_logs_of_compacted_topics_are_compacted_again_and_again_a
     compactor: Any = SimpleNamespace(is_possible=True, attempt=attempt)
     began = trio.current_time()
     with trio.move_on_after(13):
-        await LogCompaction(table, unused, unused, compactor, Config(store=store)).run()
+        await LogCompaction(table, unused, unused, compactor, Config(store=store), unused).run()
     assert done == [
         (pytest.approx(began + later), table.logs(name)[number].leader_partition, name, number, policy)
         for later in (0, 7)

@@ -226,9 +226,9 @@ async def test_an_answer_waits_for_control_records_of_its_broker(autojump_clock:
         before = leases._rounds.heard_since(other)
         known = first.storage.durable_end(Partition(BRANCHES_TOPIC, other))
         leases.begin_round()
-        leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0)})
+        leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0, 0)})
         leases.record_learned(Partition(BRANCHES_TOPIC, other), known)
         assert leases._rounds.heard_since(other) == before
-        leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0)})
+        leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0, 0)})
         leases.record_learned(Partition(BRANCHES_TOPIC, other), known + 1)
         assert leases._rounds.heard_since(other) > before

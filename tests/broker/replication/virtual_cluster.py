@@ -10,6 +10,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 import attrs
@@ -40,6 +41,12 @@ from tests.simulation.network import topic_frame
 
 LATENCY_S = 0.001
 SETTLE_S = 0.05
+BEGIN_S = 1_700_000_000
+"""When a cluster begins, in seconds since 1970, by wall clocks that are right."""
+
+_RUNNING = ContextVar("_RUNNING", default="")
+"""The name of the broker that runs."""
+
 PATIENCE_S = 120.0
 """The longest wait, in seconds of the cluster's clock."""
 
@@ -192,7 +199,10 @@ class VirtualSockets:
 
 @attrs.define(eq=False)
 class VirtualCluster:
-    """Brokers, by the letter of their name: `A` has the address `AAA...`. No records of `lost` partitions arrive."""
+    """Brokers, by the letter of their name: `A` has the address `AAA...`. No records of `lost` partitions arrive.
+
+    A test that replaces `time.time_ns` by the method of this name gives brokers wall clocks, which can be `ahead_s`.
+    """
 
     nursery: trio.Nursery
     sockets: dict[str, VirtualSockets] = attrs.field(factory=dict)
@@ -201,6 +211,11 @@ class VirtualCluster:
     down: set[tuple[str, str]] = attrs.field(factory=set)
     lost: set[Partition] = attrs.field(factory=set)
     scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = attrs.field(factory=dict)
+    ahead_s: dict[str, float] = attrs.field(factory=dict)
+
+    def time_ns(self) -> int:
+        """Return the time by the wall clock of the broker that runs."""
+        return round((BEGIN_S + trio.current_time() + self.ahead_s.get(_RUNNING.get(), 0)) * 1e9)
 
     async def start(self, *names: str, are_cut: bool = False, **settings: Any) -> list[BrokerNode]:
         """Start brokers, for the first time or again, and wait until they know each other, unless they are cut off."""
@@ -222,6 +237,7 @@ class VirtualCluster:
         task_status: trio.TaskStatus[BrokerNode] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Run a broker until it is stopped."""
+        _RUNNING.set(name)
         disk = self.disks.setdefault(name, Disk(name))
         store = {key.removeprefix("store_"): settings[key] for key in settings if key.startswith("store_")}
         broker = {key: each for key, each in settings.items() if not key.startswith("store_")}

@@ -32,7 +32,7 @@ CONTROL = "\ud800"
 _FIRST_OFFSET = -(2**62)
 """The number that is written for the position at offset 0. It is less than any sequence."""
 
-_RUN, _BATCH, _LOG_START, _DROPPED, _MARKER, _INDEX_REWRITE, _EPOCH_START = 1, 2, 3, 4, 5, 6, 7
+_RUN, _BATCH, _LOG_START, _DROPPED, _MARKER, _INDEX_REWRITE, _EPOCH_START, _NEXT_START = 1, 2, 3, 4, 5, 6, 7, 8
 
 
 class RunEntry(NamedTuple):
@@ -72,8 +72,17 @@ class IndexRewriteEntry(NamedTuple):
     """The start of a rewritten index: the following entries replace all earlier ones."""
 
 
+class NextStartEntry(NamedTuple):
+    """The next start of a log, as its leader has decided: nothing is deleted yet."""
+
+    offset: Offset
+
+
 class LogStartEntry(NamedTuple):
-    """The new start of a log: the records before an offset are deleted."""
+    """The new start of a log: the records before an offset are deleted.
+
+    Enough replicas have stored the `NextStartEntry` that decided it, so no leader begins the log earlier again.
+    """
 
     offset: Offset
 
@@ -96,7 +105,14 @@ class DroppedEntry(NamedTuple):
 
 
 Entry: TypeAlias = (
-    RunEntry | BatchEntry | MarkerEntry | IndexRewriteEntry | LogStartEntry | DroppedEntry | EpochStartEntry
+    RunEntry
+    | BatchEntry
+    | MarkerEntry
+    | IndexRewriteEntry
+    | NextStartEntry
+    | LogStartEntry
+    | DroppedEntry
+    | EpochStartEntry
 )
 
 ProducerEntry: TypeAlias = BatchEntry | MarkerEntry | IndexRewriteEntry
@@ -108,6 +124,7 @@ _NUMBERS: dict[type[Entry], int] = {
     MarkerEntry: _MARKER,
     IndexRewriteEntry: _INDEX_REWRITE,
     LogStartEntry: _LOG_START,
+    NextStartEntry: _NEXT_START,
 }
 """The kinds of entries that consist only of numbers."""
 
@@ -219,6 +236,7 @@ _READERS: dict[int, Callable[[_Reader], Entry]] = {
     _RUN: lambda reader: RunEntry(reader.offset(), reader.text(), reader.sequence(), reader.number()),
     _BATCH: _read_batch,
     _LOG_START: lambda reader: LogStartEntry(reader.offset()),
+    _NEXT_START: lambda reader: NextStartEntry(reader.offset()),
     _DROPPED: lambda reader: DroppedEntry(reader.text(), reader.sequence()),
     _MARKER: _read_marker,
     _INDEX_REWRITE: lambda _: IndexRewriteEntry(),

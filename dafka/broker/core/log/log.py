@@ -16,6 +16,7 @@ from dafka.broker.core.log.entries import (
     IndexRewriteEntry,
     LogStartEntry,
     MarkerEntry,
+    NextStartEntry,
     RunEntry,
     decode_entries,
 )
@@ -55,6 +56,9 @@ class Log:
     `divergences` has the leader epochs that this log does not contain, each with the epoch and the end offset of the
     part that both share. It is None if clients read only records that all epochs share.
 
+    `next_start` is the start that its leader has decided. Records before it are deleted when enough replicas store
+    the decision: then it is the start of the index. See `LogStarts`.
+
     Other brokers replicate the log if `is_replicated`, or did. Their acknowledgements name index records, so each
     append writes one, and the high watermark follows the acknowledgements.
 
@@ -66,6 +70,7 @@ class Log:
     leader_partition: Partition  # of the records that clients append through this broker
     index_partition: Partition
     index: LogIndex = attrs.field(factory=LogIndex)
+    next_start: Offset = FIRST_OFFSET
     high_watermark: Offset = FIRST_OFFSET  # the offset after the last durable record
     producers: ProducerStates = attrs.field(factory=ProducerStates)  # also before their batches are durable
     producer_batches: ProducerBatches = attrs.field(factory=ProducerBatches)  # durable, and needed after a restart
@@ -95,6 +100,7 @@ class Log:
             del self.former_ends[next(iter(self.former_ends))]
         self.leader_partition, self.index_partition = leader_partition, index_partition
         self._forget_entries()
+        self.next_start = FIRST_OFFSET
         self.index_first = self.index_trimmed = self.index_end = FIRST_SEQUENCE
         self.entry_count = 0
         self.unwritten, self.markers, self.divergent, self.backfill = [], [], [], {}
@@ -163,6 +169,14 @@ class Log:
         """Return the partition of an address in the index."""
         return self.leader_partition if address == LEADER else Partition(self.topic, address)
 
+    def needed_from(self) -> dict[Partition, RecordSequence]:
+        """Return the sequence from which on the log needs each partition that has or had records in it."""
+        found = {self.partition_of(address): end for address, end in self.index.dropped_ends.items()}
+        for address in self.index.addresses():
+            first = self.index.sequence_from(address, self.index.start_offset)
+            found[self.partition_of(address)] = self.index.end_sequence(address) if first is None else first
+        return found
+
     def add_producer_entry(self, entry: Entry, *, keeps_record_batches: bool) -> None:
         """Apply an entry about a producer, once it is durable."""
         if isinstance(entry, MarkerEntry):
@@ -213,13 +227,19 @@ class Log:
                 self._restore_offsets(entry)
         if end_offset is not None:
             self.index.end_at(end_offset)
+            self.next_start = min(self.next_start, end_offset)
         self.index_end = RecordSequence(sequence + 1)
 
-    def _restore_offsets(self, entry: RunEntry | LogStartEntry | DroppedEntry | EpochStartEntry) -> None:
+    def _restore_offsets(
+        self, entry: RunEntry | NextStartEntry | LogStartEntry | DroppedEntry | EpochStartEntry
+    ) -> None:
         if isinstance(entry, RunEntry):
             self.index.restore(entry)
+        elif isinstance(entry, NextStartEntry):
+            self.next_start = max(self.next_start, entry.offset)
         elif isinstance(entry, LogStartEntry):
             self.index.start_offset = max(self.index.start_offset, entry.offset)
+            self.next_start = max(self.next_start, entry.offset)
         elif isinstance(entry, DroppedEntry):
             self.index.dropped_ends[entry.address] = entry.sequence
         else:
@@ -276,6 +296,8 @@ class Log:
                 written.append(batches[position])
                 position += 1
             written.append(entry)
+        if self.next_start > self.index.start_offset:
+            written.append(NextStartEntry(self.next_start))
         return written + batches[position:]
 
 

@@ -215,6 +215,11 @@ class LogIndex:
             return RecordSequence(self._sequences[runs[index + 1] - self._dropped])
         return None
 
+    def count_from(self, address: str, offset: Offset) -> int:
+        """Return the number of a partition's records at an offset or later."""
+        positions = (run - self._dropped for run in self._runs_at(address))
+        return sum(max(self._run_end(each) - max(self._offsets[each], offset), 0) for each in positions)
+
     def end_sequence(self, address: str) -> RecordSequence:
         """Return the sequence after a partition's last record that is or was in the log; 0 if there is none."""
         runs = self._runs_at(address)

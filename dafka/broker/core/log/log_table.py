@@ -11,12 +11,13 @@ from dafka.broker.core.log.entries import (
     EpochStartEntry,
     LogStartEntry,
     MarkerEntry,
+    NextStartEntry,
     RunEntry,
 )
 from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, parse_address
-from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.positions import FIRST_SEQUENCE, Offset, RecordSequence
 from dafka.internal_topics import is_internal_topic
 from dafka.records import Partition
 
@@ -167,7 +168,7 @@ class LogTable:
                     self._extend_open_run(log, ends)
             if len(logs) > 1:
                 self._close_runs(logs)
-        rest = []
+        rest: list[tuple[Partition, int]] = []
         for partition, end in ends.items():
             if partition in self.led or self.is_producer_partition(partition):
                 ordered = max(self.ordered_end(partition), self._producer_start(partition, earliest))
@@ -181,7 +182,9 @@ class LogTable:
         self._close_run(log)
         epoch, start_offset = log.epochs[-1]
         if epoch and not log.index_end:
-            self._write_later(log, [EpochStartEntry(start_offset, epoch)])
+            # A vote for a later epoch includes the start of the log because it is in the first index record.
+            start = [NextStartEntry(log.next_start)] if log.next_start else []
+            self._write_later(log, [EpochStartEntry(start_offset, epoch), *start])
         self.catch_up(log, ends, earliest)
         self.led[log.leader_partition] = log
 
@@ -211,10 +214,10 @@ class LogTable:
         if not log.is_replicated:
             log.high_watermark = log.index.end_offset
 
-    def ordered_end(self, partition: Partition) -> int:
+    def ordered_end(self, partition: Partition) -> RecordSequence:
         """Return the sequence after a partition's last record that is in a log."""
         logs = self._logs_with(partition)
-        return max((log.index.end_sequence(log.address_of(partition)) for log in logs), default=0)
+        return max((log.index.end_sequence(log.address_of(partition)) for log in logs), default=FIRST_SEQUENCE)
 
     def _logs_with(self, partition: Partition) -> Sequence[Log]:
         """Return the logs that can have records of a partition. The address of a broker's partition names its log."""
@@ -231,20 +234,49 @@ class LogTable:
         log.markers.append(marker)
         self.unwritten[log] = None
 
-    def first_needed(self, partition: Partition) -> int:
-        """Return the sequence of a partition's first record that a log still has, or its end in the logs."""
-        logs = self._logs_with(partition)
-        found = [log.index.sequence_from(log.address_of(partition), log.index.start_offset) for log in logs]
-        return min((each for each in found if each is not None), default=self.ordered_end(partition))
+    def find_needed(
+        self, topic: str, followed: Mapping[Log, Mapping[Partition, RecordSequence] | None]
+    ) -> dict[Partition, RecordSequence]:
+        """Return the sequences from which on the logs of a topic need their partitions, as far as these are known.
 
-    def delete_before(self, log: Log, offset: Offset) -> None:
-        """Delete the records of a log before an offset. The new start is written with the next records."""
-        log.index.drop_before(min(offset, log.high_watermark))
-        log.transactions.drop_before(log.index.start_offset)
+        `followed` has what the logs need that this broker stores and another one leads; None if that is not known.
+        Several logs can need a producer partition, each of them other records.
+        """
+        led = [log for log in self.logs(topic) if self.leads(log)]
+        known = [log.needed_from() for log in led] + [each for each in followed.values() if each is not None]
+        found: dict[Partition, RecordSequence] = {}
+        for needed in known:
+            for partition, sequence in needed.items():
+                if not self.is_producer_partition(partition):
+                    found[partition] = sequence
+                elif all(each is not None and partition in each for each in followed.values()) and not any(
+                    partition.address in log.backfill for log in led
+                ):
+                    # Logs that this broker leads have looked at all stored records.
+                    starts = [each.index.sequence_from(partition.address, each.index.start_offset) for each in led]
+                    starts += [each[partition] for each in followed.values() if each is not None]
+                    ordered = self.ordered_end(partition)
+                    found[partition] = min((each for each in starts if each is not None), default=ordered)
+        return found
+
+    def decide_start(self, log: Log, offset: Offset) -> None:
+        """Decide that a log will start at an offset. The decision is written with the next records."""
+        log.next_start = max(log.next_start, min(offset, log.high_watermark))
+        self._write_later(log, [NextStartEntry(log.next_start)])
+
+    def move_start(self, log: Log, offset: Offset) -> None:
+        """Move the start of a log to an offset that was decided. It is written with the next records."""
+        log.next_start = max(log.next_start, offset)
+        log.index.drop_before(offset)
+        self._drop_transactions(log)
         self._write_later(log, [LogStartEntry(log.index.start_offset)])
 
+    def _drop_transactions(self, log: Log) -> None:
+        log.transactions.drop_before(log.index.start_offset)
+        log.transaction_runs.drop_before(log.index.start_offset)
+
     def skip_dropped(self, log: Log, earliest: Mapping[Partition, int]) -> None:
-        """Advance the start of a log past the records that the storage has dropped."""
+        """Advance the start of a log that has no replicas past the records that the storage has dropped."""
         start = log.index.start_offset
         while start < log.high_watermark and (location := log.index.locate(start)) is not None:
             missing = location.record_count
@@ -255,12 +287,14 @@ class LogTable:
                 break
         if start > log.index.start_offset:
             log.index.drop_before(min(start, log.high_watermark))
+            self._drop_transactions(log)
+
+    def forget_dropped(self, log: Log, earliest: Mapping[Partition, int]) -> None:
+        """Forget the partitions without remaining records in a log whose records the storage has dropped."""
         ends = log.index.dropped_ends
         for address, end in list(ends.items()):
             if address != LEADER and earliest.get(log.partition_of(address), 0) >= end:
                 del ends[address]
-        log.transactions.drop_before(log.index.start_offset)
-        log.transaction_runs.drop_before(log.index.start_offset)
 
     def _close_runs(self, logs: list[Log]) -> None:
         """Close the open runs of producer partitions, whose next records can belong to other logs."""

@@ -41,6 +41,7 @@ class Checkpoint:
     index_end: RecordSequence
     end_offset: Offset
     start_offset: Offset
+    next_start: Offset
     restart: Restart | None  # None if the index was never rewritten
     needed: Mapping[str, int]
 
@@ -61,11 +62,12 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
         fields = json.loads(value)
         if fields["version"] != CHECKPOINT_VERSION:
             raise StorageFormatError("a checkpoint has another version")
-        index_end, end_offset, start_offset, restart, needed = fields["held"]
+        index_end, end_offset, start_offset, next_start, restart, needed = fields["held"]
         return Checkpoint(
             RecordSequence(int(index_end)),
             Offset(int(end_offset)),
             Offset(int(start_offset)),
+            Offset(int(next_start)),
             None if restart is None else Restart(RecordSequence(int(restart[0])), Offset(int(restart[1]))),
             {str(address): int(end) for address, end in needed.items()},
         )

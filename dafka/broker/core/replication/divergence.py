@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset
+from dafka.broker.core.positions import UNKNOWN_OFFSET
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH, EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.settings import Availability
@@ -29,9 +29,9 @@ class MajorityRule:
         return max(log_ends, key=lambda each: (each.leader_epoch.epoch, each.end_offset))
 
     def committed_end(
-        self, ends: Mapping[str, Offset], broker: str, voters: Sequence[str], writable: frozenset[str]
-    ) -> Offset:
-        """Return the offset that enough voters have acknowledged; -1 if there are not enough."""
+        self, ends: Mapping[str, int], broker: str, voters: Sequence[str], writable: frozenset[str]
+    ) -> int:
+        """Return the end, of the log or of its index, that enough voters have acknowledged; -1 without enough."""
         return sorted((ends.get(each, UNKNOWN_OFFSET) for each in voters), reverse=True)[len(voters) // 2]
 
 
@@ -57,9 +57,9 @@ class DivergentRule:
         return max(log_ends, key=lambda each: (support(each), each.end_offset, each.leader_epoch))
 
     def committed_end(
-        self, ends: Mapping[str, Offset], broker: str, voters: Sequence[str], writable: frozenset[str]
-    ) -> Offset:
-        """Return the offset that all living voters have acknowledged; see `MajorityRule.committed_end`."""
+        self, ends: Mapping[str, int], broker: str, voters: Sequence[str], writable: frozenset[str]
+    ) -> int:
+        """Return the end that all living voters have acknowledged; see `MajorityRule.committed_end`."""
         required = writable.intersection(voters)
         return min(end for each, end in ends.items() if each == broker or each in required)
 

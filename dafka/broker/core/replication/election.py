@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from dafka.broker.core.positions import FIRST_OFFSET
+from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH, EpochEnd, LeaderAndEpoch, Vote, VoteRequest
@@ -70,6 +70,14 @@ class Election:
         """Return the end of each voter's log. Replicas that returned late can have divergent ones."""
         late = late if self._rule.can_diverge else {}
         return [late.get(broker, each.log_end) for broker, each in self.votes.items()]
+
+    def log_start(self, parent: EpochEnd, epoch_tree: EpochTree) -> Offset:
+        """Return the latest start of the log that the votes include, in a log that continues a parent.
+
+        Enough replicas have stored each start before which records were deleted, so one of the votes includes it.
+        """
+        shared = ((each.log_start, epoch_tree.common_end(each.log_end, parent)) for each in self.votes.values())
+        return max(FIRST_OFFSET if end is None else min(start, end.end_offset) for start, end in shared)
 
     def knows_epoch_starts(self, epoch_tree: EpochTree, log_ends: Collection[EpochEnd]) -> bool:
         """Return whether the epoch tree has all epochs that the votes and some log ends name."""

@@ -296,6 +296,7 @@ class Elections:
             self._local_epochs.log_end(),
             tuple(dict.fromkeys(replica_sets)),
             latest.leader_epoch,
+            self._local_epochs.log_start,
         )
         led_epoch = self.state.led_epoch
         effects = [] if led_epoch is None else [StepDown(led_epoch)]
@@ -326,7 +327,8 @@ class Elections:
         ):
             return []
         parent, request = self.rule.choose_parent(log_ends, self._epoch_tree), election.vote_request
-        start = EpochStart(self._log, request.leader_epoch, parent, request.replicas, request.learners)
+        log_start = election.log_start(parent, self._epoch_tree)
+        start = EpochStart(self._log, request.leader_epoch, parent, request.replicas, request.learners, log_start)
         return self.take(Transition.START, Starting(request.leader_epoch), WriteControl(start))
 
     # Records and times

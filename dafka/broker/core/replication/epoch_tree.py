@@ -80,11 +80,15 @@ class EpochTree:
 
 
 class LocalEpochs:
-    """The leader epochs that one replica stores. The first one begins without an index record."""
+    """The leader epochs that one replica stores. The first one begins without an index record.
+
+    `log_start` is the latest start of the log that a leader has decided, as far as it is stored.
+    """
 
     def __init__(self, epoch_tree: EpochTree, first: LeaderAndEpoch) -> None:
         self._epoch_tree = epoch_tree
         self._first = first
+        self.log_start = FIRST_OFFSET
         self.restore({})
 
     def restore(self, ends: Mapping[LeaderAndEpoch, Offset]) -> None:

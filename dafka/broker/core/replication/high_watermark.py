@@ -6,30 +6,41 @@ from collections.abc import Iterable
 
 import attrs
 
-from dafka.broker.core.positions import FIRST_OFFSET, UNKNOWN_OFFSET, Offset
+from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, UNKNOWN_OFFSET, Offset, RecordSequence
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochEnd, LeaderAndEpoch
 
 
 class FollowerProgress:
-    """The offsets up to which replicas store the log in one leader epoch, the latest that was acknowledged."""
+    """The offsets up to which replicas store the log in one leader epoch, the latest that was acknowledged.
+
+    `index_ends` has the sequence after the last index record that each of them has acknowledged.
+    """
 
     def __init__(self) -> None:
         self.leader_epoch = NO_EPOCH
         self.ends: dict[str, Offset] = {}
+        self.index_ends: dict[str, RecordSequence] = {}
         self._caught_up_at: dict[str, float] = {}
         self._previous_end = FIRST_OFFSET
 
     def begin(self, leader_epoch: LeaderAndEpoch) -> None:
         """Start with another epoch, or start again."""
-        self.leader_epoch, self.ends, self._caught_up_at = leader_epoch, {}, {}
+        self.leader_epoch, self.ends, self.index_ends, self._caught_up_at = leader_epoch, {}, {}, {}
 
-    def add(self, broker: str, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> None:
-        """Record that a replica stores an epoch up to an offset."""
+    def add(
+        self,
+        broker: str,
+        leader_epoch: LeaderAndEpoch,
+        end_offset: Offset,
+        index_end: RecordSequence = FIRST_SEQUENCE,
+    ) -> None:
+        """Record that a replica stores an epoch up to an offset, and its index up to a sequence."""
         if leader_epoch != self.leader_epoch:
             self.begin(leader_epoch)
         self.ends[broker] = max(end_offset, self.ends.get(broker, FIRST_OFFSET))
+        self.index_ends[broker] = max(index_end, self.index_ends.get(broker, FIRST_SEQUENCE))
 
     def record_end(self, end_offset: Offset, at: float) -> None:
         """Record the end of the leader's log. Replicas that store its previous end were caught up at this time."""
@@ -97,7 +108,7 @@ class HighWatermark:
             acks[self._broker] = max(acknowledged.end_offset, acks.get(self._broker, UNKNOWN_OFFSET))
         if self._broker not in acks:
             return UNKNOWN_OFFSET
-        return self._rule.committed_end(acks, self._broker, replicas, writable)
+        return Offset(self._rule.committed_end(acks, self._broker, replicas, writable))
 
     def _follow(self, log_end: EpochEnd) -> None:
         """Go back to where the log diverged. Only logs with the availability "branch" can diverge."""

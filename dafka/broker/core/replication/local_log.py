@@ -13,6 +13,7 @@ from dafka.broker.core.log.entries import (
     EpochStartEntry,
     LogStartEntry,
     MarkerEntry,
+    NextStartEntry,
     RunEntry,
     decode_entries,
     is_rewrite,
@@ -65,7 +66,8 @@ class _LocalEpoch:
 class LocalLog:
     """What a broker stores of one log.
 
-    `durable_end` returns the sequence after the last stored record of a partition.
+    `durable_end` returns the sequence after the last stored record of a partition. `start_offset` is the start of the
+    log, and `next_start` the one that a leader has decided.
     """
 
     _topic: str
@@ -73,6 +75,7 @@ class LocalLog:
     _number: int
     _durable_end: Callable[[Partition], int]
     start_offset: Offset = FIRST_OFFSET
+    next_start: Offset = FIRST_OFFSET
     _local_epochs: dict[LeaderAndEpoch, _LocalEpoch] = attrs.field(init=False, factory=dict)
     _waiting: dict[LeaderAndEpoch, _LocalEpoch] = attrs.field(init=False, factory=dict)
     _advanced: set[LeaderAndEpoch] = attrs.field(init=False, factory=set)
@@ -82,7 +85,7 @@ class LocalLog:
         self._local_epochs.clear()
         self._waiting.clear()
         self._advanced.clear()
-        self.start_offset = FIRST_OFFSET
+        self.start_offset = self.next_start = FIRST_OFFSET
 
     def ends(self) -> dict[LeaderAndEpoch, Offset]:
         """Return the offset up to which each epoch is stored."""
@@ -102,6 +105,7 @@ class LocalLog:
         local_epoch.checkpoint_end = checkpoint.index_end
         local_epoch.recent.append((checkpoint.index_end, checkpoint.end_offset))
         self.start_offset = max(self.start_offset, checkpoint.start_offset)
+        self.next_start = max(self.next_start, checkpoint.next_start)
 
     def take_checkpoints(self, latest: LeaderAndEpoch) -> Iterator[tuple[LeaderAndEpoch, Checkpoint]]:
         """Yield checkpoints for the epochs that have advanced beyond their last ones. The latest one still grows."""
@@ -116,7 +120,12 @@ class LocalLog:
                 yield (
                     leader_epoch,
                     Checkpoint(
-                        local_epoch.index_end, local_epoch.end_offset, self.start_offset, local_epoch.restart, needed
+                        local_epoch.index_end,
+                        local_epoch.end_offset,
+                        self.start_offset,
+                        self.next_start,
+                        local_epoch.restart,
+                        needed,
                     ),
                 )
 
@@ -135,6 +144,8 @@ class LocalLog:
             for entry in decode_entries(value):
                 if isinstance(entry, LogStartEntry):
                     self.start_offset = max(self.start_offset, entry.offset)
+                if isinstance(entry, LogStartEntry | NextStartEntry):
+                    self.next_start = max(self.next_start, entry.offset)
                 local_epoch.known_offset = max(local_epoch.known_offset, _end_of(entry))
                 for run in _ended_runs(local_epoch, entry):
                     partition = Partition(self._topic, address if run.address == LEADER else run.address)

@@ -72,17 +72,22 @@ class Vote:
     log_end: EpochEnd  # of this replica's log
     replica_sets: tuple[tuple[str, ...], ...]
     latest: LeaderAndEpoch = NO_EPOCH  # the latest leader epoch whose start it knows
+    log_start: Offset = FIRST_OFFSET  # the latest start of the log that a leader has decided, as far as it is stored
 
 
 @attrs.frozen
 class EpochStart(ReplicaSet):
-    """A leader epoch begins at the end of its parent, the epoch before it. Its leader publishes this record."""
+    """A leader epoch begins at the end of its parent, the epoch before it. Its leader publishes this record.
+
+    The log starts at `log_start`: a former leader has decided that, and a replica can have deleted records before it.
+    """
 
     log: str
     leader_epoch: LeaderAndEpoch
     parent: EpochEnd
     replicas: tuple[str, ...]
     learners: tuple[str, ...] = ()  # see `VoteRequest`
+    log_start: Offset = FIRST_OFFSET
 
 
 ControlRecord: TypeAlias = VoteRequest | Vote | EpochStart
@@ -126,12 +131,13 @@ def decode_control(value: bytes) -> ControlRecord:
         log, leader_epoch, (last, end), replicas, *rest = found
         log_end = EpochEnd(_leader_epoch(last), Offset(int(end)))
         if kind == "promise":
-            [latest] = rest
-            return Vote(
-                str(log), _leader_epoch(leader_epoch), log_end, tuple(map(_texts, replicas)), _leader_epoch(latest)
-            )
+            latest, log_start = rest
+            replica_sets, start = tuple(map(_texts, replicas)), Offset(int(log_start))
+            return Vote(str(log), _leader_epoch(leader_epoch), log_end, replica_sets, _leader_epoch(latest), start)
         if kind == "row":
-            return EpochStart(str(log), _leader_epoch(leader_epoch), log_end, _texts(replicas), *map(_texts, rest))
+            learners, log_start = rest
+            start = Offset(int(log_start))
+            return EpochStart(str(log), _leader_epoch(leader_epoch), log_end, _texts(replicas), _texts(learners), start)
         raise StorageFormatError(f"a control record has the unknown kind {kind!r}")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset
+from dafka.broker.core.positions import FIRST_SEQUENCE, UNKNOWN_OFFSET, Offset, RecordSequence
 from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, ReplicaAction
 from dafka.broker.core.replication.elections import Elections
 from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
@@ -109,6 +109,18 @@ class Replica:
         """Whether this broker still copies the log to become a replica, and the others have a quorum without it."""
         return self._peers.is_joining
 
+    def has_committed_index(self, own_end: RecordSequence, index_end: RecordSequence) -> bool:
+        """Return whether this leader and enough replicas store the index of its epoch up to a sequence.
+
+        This one stores it up to `own_end`.
+        """
+        progress, led_epoch = self._peers.progress, self.led_epoch
+        if led_epoch is None or led_epoch != progress.leader_epoch:
+            return False
+        ends = {**progress.index_ends, self._broker: own_end}
+        voters = self.epoch_tree.starts[led_epoch].voters
+        return self.elections.rule.committed_end(ends, self._broker, voters, self._peers.writable) >= index_end
+
     def in_sync(self, max_lag: int = 0, within_s: float = 0.0) -> tuple[str, ...]:
         """Return the living replicas that are in sync, as far as the leader knows; none if this one does not lead.
 
@@ -200,15 +212,21 @@ class Replica:
         self.local_epochs.add(leader_epoch, end_offset)
         return [*self._acknowledge(), *self._move_high_watermark()]
 
-    def acknowledged(self, broker: str, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> list[ReplicaAction]:
-        """Process an acknowledgement of another replica, or of this one.
+    def acknowledged(
+        self,
+        broker: str,
+        leader_epoch: LeaderAndEpoch,
+        end_offset: Offset,
+        index_end: RecordSequence = FIRST_SEQUENCE,
+    ) -> list[ReplicaAction]:
+        """Process an acknowledgement of another replica, or of this one: up to an offset, and a sequence of the index.
 
         Every replica can hear the acknowledgements of all: followers use them to advance their high watermark.
         """
         progress, led_epoch = self._peers.progress, self.elections.state.led_epoch
         if leader_epoch.epoch < progress.leader_epoch.epoch or (led_epoch is not None and leader_epoch != led_epoch):
             return []
-        progress.add(broker, leader_epoch, end_offset)
+        progress.add(broker, leader_epoch, end_offset, index_end)
         return self._move_high_watermark()
 
     def announced(self, leader_epoch: LeaderAndEpoch, offset: Offset) -> list[ReplicaAction]:

@@ -175,6 +175,7 @@ class ReplicatedLogs:
         for _ in local_log.advance():
             pass
         replica.restore_local(local_log.ends())
+        replica.local_epochs.log_start = local_log.next_start
         self._wait(log)
         return log
 
@@ -200,6 +201,7 @@ class ReplicatedLogs:
         """Forget what this broker stored of a log, because it is deleted; see `Replica.may_drop`."""
         log.local_log.clear()
         log.replica.restore_local({})
+        log.replica.local_epochs.log_start = log.local_log.next_start
         self._forget_waiting(log)
         self._touch(log)
 
@@ -221,8 +223,12 @@ class ReplicatedLogs:
                 changed.update(dict.fromkeys(self._waiting.pop(partition)))
         actions: list[LogAction] = []
         for log in changed:
+            log.replica.local_epochs.log_start = log.local_log.next_start
             for leader_epoch, end_offset in log.local_log.advance():
-                actions += self._actions(log, self._wake_up(log).stored(leader_epoch, end_offset))
+                effects = self._wake_up(log).stored(leader_epoch, end_offset)
+                if not effects and leader_epoch == log.replica.acknowledged_log_end.leader_epoch:
+                    effects = log.replica.repeat_acknowledgement()  # the leader waits for index records without records
+                actions += self._actions(log, effects)
             self._wait(log)
         return changed, actions + self.fetch_missing([log for log in indexed if log in self._incomplete])
 
@@ -238,7 +244,14 @@ class ReplicatedLogs:
             if start is None:
                 return []
             end_offset = start.parent.end_offset
-        return self._actions(log, self._wake_up(log).acknowledged(broker, leader_epoch, end_offset))
+        return self._actions(log, self._wake_up(log).acknowledged(broker, leader_epoch, end_offset, index_end))
+
+    def has_committed_index(self, log: ReplicatedLog, index_end: RecordSequence) -> bool:
+        """Return whether this broker leads a log, and enough replicas store the index of its epoch up to a sequence."""
+        led_epoch = log.replica.led_epoch
+        if led_epoch is None:
+            return False
+        return log.replica.has_committed_index(log.local_log.acknowledged_end(led_epoch), index_end)
 
     def announced(self, partition: Partition, offset: Offset) -> list[LogAction]:
         """Process the high watermark of a log that the leader with this index partition has announced."""

@@ -20,7 +20,7 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import AtOffset, Offset, RecordSequence
+from dafka.broker.core.positions import FIRST_SEQUENCE, AtOffset, Offset, RecordSequence
 from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import batch_entry, marker_entry, run_entry
 from tests.broker.core.log.test_producer_model import make_header
@@ -140,18 +140,34 @@ def test_a_log_is_found_by_its_number_and_topic(topic_id: str | None) -> None:
     assert (table.find_client_log("orders", 0), table.find_client_topic("orders")) != (None, None)
 
 
-def test_records_that_no_log_needs_any_more_are_trimmed_up_to_the_first_that_one_needs() -> None:
+def test_records_are_needed_from_the_first_that_a_log_needs_whoever_leads_it() -> None:
+    """They are all needed if this broker does not know what a log needs that it stores."""
     native = Partition("orders", "P")
-    for first, second in product(range(7), range(7)):
+    for first, second, leader in product(range(4), range(4), ("this", "other", "unknown")):
         assigner = leading(2)
         logs = assigner.table.logs("orders")
         for log, sequences in zip(logs, ((0, 3), (3, 6)), strict=True):
             log.index.append(native.address, RecordSequence(sequences[0]), 3, is_open=False)
             log.high_watermark = Offset(3)
-        for log, offset in ((logs[0], min(first, 3)), (logs[1], min(second, 3))):
-            assigner.table.delete_before(log, Offset(offset))
-        expected = min([*range(min(first, 3), 3), *range(3 + min(second, 3), 6)], default=6)
-        assert assigner.table.first_needed(native) == expected
+        for log, offset in zip(logs, (first, second), strict=True):
+            assigner.table.move_start(log, Offset(offset))
+        followed = {} if leader == "this" else {logs[1]: logs[1].needed_from() if leader == "other" else None}
+        if followed:
+            assigner.table.end_epoch(logs[1])
+        expected = min([*range(first, 3), *range(3 + second, 6)], default=6)
+        found = assigner.table.find_needed("orders", followed).get(native)
+        assert found == (None if leader == "unknown" else expected)
+
+
+def test_records_without_an_offset_are_needed() -> None:
+    assigner = leading(2)
+    logs, native = assigner.table.logs("orders"), Partition("orders", "P")
+    logs[0].index.append(native.address, FIRST_SEQUENCE, 3, is_open=False)
+    assert assigner.table.find_needed("orders", {})[native] == 0
+    assigner.table.move_start(logs[0], Offset(3))
+    assert assigner.table.find_needed("orders", {})[native] == 3
+    logs[1].backfill[native.address] = FIRST_SEQUENCE
+    assert native not in assigner.table.find_needed("orders", {})
 
 
 def test_nothing_beyond_the_high_watermark_is_deleted() -> None:
@@ -161,8 +177,10 @@ def test_nothing_beyond_the_high_watermark_is_deleted() -> None:
         assigner.table.replicate(log)
         assigner.commit(assigner.plan([RecordBatch(log.leader_partition, 0, [b""] * 5)], 0))
         log.high_watermark = Offset(high_watermark)
-        assigner.table.delete_before(log, Offset(offset))
-        assert log.index.start_offset == min(offset, high_watermark)
+        assigner.table.decide_start(log, Offset(offset))
+        assert (log.next_start, log.index.start_offset) == (min(offset, high_watermark), 0), "it is only decided"
+        assigner.table.move_start(log, log.next_start)
+        assert log.index.start_offset == log.next_start
         assigner.table.skip_dropped(log, {log.leader_partition: 5})
         assert log.index.start_offset == high_watermark
 
@@ -326,5 +344,4 @@ def test_a_restart_looks_at_one_log_for_each_partition_of_a_broker(count: int, m
     partitions = [log.leader_partition for log in table.logs("orders")]
     other = [Partition("orders", f"OTHER/1D/{number}/7") for number in range(count)]
     assert table.finish_restoring(dict.fromkeys(partitions + other, 5), {}) == [(each, 0) for each in partitions]
-    assert [table.first_needed(each) for each in other] == [0] * count
-    assert len(looked_up) == 2 * count
+    assert len(looked_up) == count

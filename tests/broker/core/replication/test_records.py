@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.records import (
     EpochEnd,
     EpochStart,
@@ -23,11 +24,12 @@ from tests.broker.core.entries import epoch_end
 NAMES = st.text(max_size=20)
 BRANCHES = st.builds(LeaderAndEpoch, st.integers(-1, 2**31 - 1), NAMES)
 TIPS = st.builds(EpochEnd, BRANCHES, st.integers(0, 2**63 - 1))
+OFFSETS = st.integers(0, 2**62).map(Offset)
 REPLICAS = st.lists(NAMES, max_size=5).map(tuple)
 RECORDS = st.one_of(
     st.builds(VoteRequest, NAMES, BRANCHES, REPLICAS, REPLICAS, st.booleans()),
-    st.builds(Vote, NAMES, BRANCHES, TIPS, st.lists(REPLICAS, max_size=3).map(tuple), BRANCHES),
-    st.builds(EpochStart, NAMES, BRANCHES, TIPS, REPLICAS, REPLICAS),
+    st.builds(Vote, NAMES, BRANCHES, TIPS, st.lists(REPLICAS, max_size=3).map(tuple), BRANCHES, OFFSETS),
+    st.builds(EpochStart, NAMES, BRANCHES, TIPS, REPLICAS, REPLICAS, OFFSETS),
 )
 
 
@@ -65,13 +67,6 @@ def test_a_later_version_is_refused_with_what_to_do() -> None:
 def test_epochs_increase_and_differ_between_brokers(latest: int, one: int, other: int) -> None:
     assert next_epoch(latest, one) > latest
     assert (next_epoch(latest, one) == next_epoch(latest, other)) == (one == other)
-
-
-def test_a_record_of_an_earlier_version_names_no_joining_replicas() -> None:
-    row = EpochStart("log", LeaderAndEpoch(1, "a"), epoch_end(LeaderAndEpoch(0, "b"), 7), ("a", "b"))
-    assert decode_control(b'{"version":1,"row":["log",[1,"a"],[[0,"b"],7],["a","b"]]}') == row
-    vote_request = VoteRequest("log", LeaderAndEpoch(1, "a"), ("a", "b"))
-    assert decode_control(b'{"version":1,"claim":["log",[1,"a"],["a","b"]]}') == vote_request
 
 
 def test_keys_differ_between_kinds_logs_and_epochs_and_not_between_leaders() -> None:
