@@ -6,7 +6,7 @@ the records before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
@@ -15,7 +15,8 @@ from dafka.storage import Storage
 from dafka.storage.opening import read_range
 
 REWRITE_RECORDS = 10_000
-"""Obsolete records, in addition to as many as there are values, after which a partition is rewritten."""
+"""Obsolete records, in addition to as many as there are values, after which a partition of small values is rewritten.
+"""
 
 
 @attrs.define(eq=False)
@@ -27,6 +28,7 @@ class LocalStatePartition:
     """
 
     partition: Partition
+    is_large: bool = False  # its values are so large that it is rewritten as soon as half of its records are obsolete
     values: dict[bytes, bytes] = attrs.field(init=False, factory=dict)
     end_sequence: int = attrs.field(init=False, default=0)
     _waiting: list[tuple[bytes, bytes | None]] = attrs.field(init=False, factory=list)
@@ -83,7 +85,8 @@ class LocalStatePartition:
             self._earliest, self._rewritten_from = self._rewritten_from, None
 
     def _is_rewrite_due(self) -> bool:
-        return self.end_sequence - self._earliest > 2 * len(self.values) + REWRITE_RECORDS
+        spare = 0 if self.is_large else REWRITE_RECORDS
+        return self.end_sequence - self._earliest > 2 * len(self.values) + spare
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
         if value is None:
@@ -93,10 +96,13 @@ class LocalStatePartition:
 
 
 class LocalState:
-    """The state of one broker, by topic. The address of its storage is that of the partitions, too."""
+    """The state of one broker, by topic. The address of its storage is that of the partitions, too.
 
-    def __init__(self, identity: str, topics: Iterable[str]) -> None:
-        self._partitions = {topic: LocalStatePartition(Partition(topic, identity)) for topic in topics}
+    The values of some topics are `large`, so that few obsolete ones stay.
+    """
+
+    def __init__(self, identity: str, topics: Iterable[str], large: Collection[str] = ()) -> None:
+        self._partitions = {topic: LocalStatePartition(Partition(topic, identity), topic in large) for topic in topics}
 
     def __bool__(self) -> bool:
         """Return whether changes wait to be written."""

@@ -103,7 +103,7 @@ class BrokerNode:
         )
         self._mesh = mesh = BrokerMesh(machine, sockets, self.store.act)
         self.messenger = BrokerMessenger(self.address, mesh.publish_message)
-        self.metadata = MetadataLog(tables, self.storage, self.reader, self.watchers, self._apply_state)
+        self.metadata = MetadataLog(tables, self.storage, self.reader, self.watchers, self.messenger, self._apply_state)
         self.replicator = Replicator(
             config,
             tables,
@@ -138,6 +138,7 @@ class BrokerNode:
             self.writer,
             self.messenger,
             machine,
+            self.deletion,
             replicator.reassigner.place_logs,
             replicator.act,
             config.broker.initial_brokers,

@@ -11,6 +11,7 @@ import trio
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC, STORE_KEY, decode_store_record
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import INDEX_TOPIC
@@ -36,7 +37,7 @@ from dafka.wire import Role
 _COUNTED_RECORDS = 10**6
 """Maximum number of records without contents that get offsets in one batch."""
 
-_STATE_TOPICS = (CLUSTER_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, CHECKPOINTS_TOPIC)
+_STATE_TOPICS = (CLUSTER_TOPIC, SNAPSHOTS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, CHECKPOINTS_TOPIC)
 """The topics of a broker's state."""
 
 _FORMER_TOPIC = "$topics"
@@ -77,6 +78,7 @@ def _restore_state(broker: BrokerNode, stored: Mapping[bytes, bytes], found: Ite
     cluster = broker.tables.state
     cluster.restore(stored)
     cluster.applied = Offset(record.applied)
+    broker.metadata.snapshots.load(broker.storage.state(SNAPSHOTS_TOPIC))
     broker.membership.update_registration(
         cluster_id=record.cluster_id, first_voters=record.first_voters, is_open=cluster.is_open
     )
@@ -190,7 +192,7 @@ async def run_broker(
 ) -> None:
     """Run a broker with an open storage until cancelled. `connect` opens its sockets. See `serve_broker`."""
     identity = storage.identity
-    state = LocalState(identity, _STATE_TOPICS)
+    state = LocalState(identity, _STATE_TOPICS, large={SNAPSHOTS_TOPIC})
     await state.load(storage)
     found = await storage.partitions()
     visible = {each: info for each, info in found.items() if not _is_internal(each, identity)}

@@ -12,6 +12,7 @@ from dafka.batches import encode_records, read_header
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import Outcome
 from dafka.broker.core.metadata.commands import (
+    SNAPSHOTS_KEPT,
     AddLogs,
     CloseTopic,
     Command,
@@ -28,14 +29,16 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import choose_voters
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import parse_address
+from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
 from dafka.broker.core.replication.replicated_logs import LogAction
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.log.retention import RecordDeletion
 from dafka.broker.log.writer import LogWriter
 from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.broker.metadata.removal import find_obstacle
-from dafka.errors import NotLeaderError, StorageFormatError
+from dafka.errors import NotLeaderError, StorageError, StorageFormatError
 from dafka.records import RecordBatch
 from dafka.storage.plugin_helpers import now_ms
 
@@ -58,6 +61,9 @@ CLOSE_S = 3.0
 
 ASK_AGAIN_S = 0.2
 """Seconds after which they are asked again."""
+
+TRIM_S = 60.0
+"""Seconds after which the log of metadata is shortened at the latest, if that has failed."""
 
 
 @attrs.frozen
@@ -120,6 +126,7 @@ class Controller:
         writer: LogWriter,
         messenger: BrokerMessenger,
         machine: BrokerMachine,
+        deletion: RecordDeletion,
         place_logs: Callable[[Topic], tuple[tuple[str, ...], ...]],
         act: Callable[[Iterable[LogAction]], None],
         initial_brokers: int,
@@ -130,11 +137,13 @@ class Controller:
         self._writer = writer
         self._messenger = messenger
         self._machine = machine
+        self._deletion = deletion
         self._place_logs = place_logs
         self._act = act
         self._initial_brokers = initial_brokers
         self._closing: dict[str, _Closing] = {}
         self._alive_since: dict[str, float] = {}
+        self._snapshot_offset = 0
         messenger.on(OrderRequest, self._receive)
         messenger.on(ProducerEndsRequest, self._tell_producer_ends)
         messenger.on(ProducerEnds, self._learn_producer_ends)
@@ -181,7 +190,8 @@ class Controller:
         """Return a command with what only the controller decides."""
         state = self._state
         if isinstance(command, RegisterBroker) and command.number < 0:
-            return attrs.evolve(command, number=state.free_number())
+            known = state.brokers.get(command.store_id)  # from an earlier request of the broker
+            return attrs.evolve(command, number=state.free_number() if known is None else known.number)
         if isinstance(command, CreateTopic):
             return CreateTopic(self._complete_topic(command.topic))
         if isinstance(command, AddLogs) and (topic := state.find_id(command.topic_id)) is not None:
@@ -203,17 +213,24 @@ class Controller:
     # What the cluster needs
 
     async def run(self) -> None:
-        """Open the cluster, choose its voters, and close deleted topics, until cancelled."""
-        while True:
-            is_active = self.is_active
-            if is_active:
-                self._open()
-                self._close_topics()
-            else:
-                self._closing.clear()
-            is_busy = is_active and (not self._state.is_open or bool(self._closing))
-            with trio.move_on_after(MANAGE_S if is_busy or not self._state.is_open else IDLE_S):
-                await self._metadata.wait_changed()
+        """Open the cluster, choose its voters, close deleted topics, and shorten the log of metadata, until cancelled.
+
+        Raise `StateDiffersError` if most voters have another state of the cluster.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._trim)
+            while True:
+                is_active = self.is_active
+                if is_active:
+                    self._open()
+                    self._close_topics()
+                    self._agree_on_snapshots()
+                else:
+                    self._closing.clear()
+                    self._snapshot_offset = 0
+                is_busy = is_active and (not self._state.is_open or bool(self._closing))
+                with trio.move_on_after(MANAGE_S if is_busy or not self._state.is_open else IDLE_S):
+                    await self._metadata.wait_changed()
 
     def _open(self) -> None:
         """Change voters, and open the cluster when as many brokers have joined as it begins with, and enough vote."""
@@ -244,6 +261,32 @@ class Controller:
         if log.replica.elections.state.election is None:
             self._act(self._tables.logs.change_replicas(log, chosen))
         return True
+
+    # Snapshots
+
+    def _agree_on_snapshots(self) -> None:
+        """Record the newest snapshot that most voters have stored."""
+        replicated, agreed = self._tables.find_metadata(), self._state.snapshots
+        if replicated is None:
+            return
+        last = max(self._snapshot_offset, agreed[-1].offset if agreed else 0)
+        command = self._metadata.exchange.find_agreed(replicated.replica.latest.voters, last, trio.current_time())
+        if command is not None:
+            self._snapshot_offset = command.offset
+            self._append(Order(command))
+
+    async def _trim(self) -> None:
+        """Delete the commands before the first snapshot that stays, while this broker is the controller."""
+        while True:
+            log, agreed = self._metadata.log, self._state.snapshots
+            start = Offset(agreed[0].offset) if len(agreed) == SNAPSHOTS_KEPT else FIRST_OFFSET
+            if log is not None and self.is_active and log.index.start_offset < start:
+                try:
+                    await self._deletion.delete_before(log, start)
+                except StorageError as error:
+                    _LOGGER.warning("cannot shorten the log of metadata yet: %s", error)
+            with trio.move_on_after(TRIM_S):
+                await self._metadata.wait_changed()
 
     # Deleted topics
 

@@ -8,18 +8,21 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from dafka.batches import decode_records, read_header
+from dafka.batches import BatchHeader, decode_records, read_header
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, Outcome
-from dafka.broker.core.metadata.commands import decode_order
+from dafka.broker.core.metadata.cluster_state import DONE, METADATA_TOPIC, Outcome
+from dafka.broker.core.metadata.commands import Order, SnapshotTaken, decode_order
+from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC, Snapshots
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC, STORE_KEY, StoreRecord, encode_store_record
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.tables import BrokerTables
+from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.reader import LogReader
 from dafka.broker.log.waiters import LogWaiters
-from dafka.errors import StorageError
+from dafka.broker.metadata.snapshot_exchange import SnapshotExchange
+from dafka.errors import StateDiffersError, StorageError, StorageFormatError
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -28,6 +31,9 @@ READ_BYTES = 2**20
 
 READ_AGAIN_S = 0.1
 """Seconds after which a log is read again that could not be read."""
+
+FETCH_AGAIN_S = 1.0
+"""Seconds after which the brokers are asked again for a snapshot that none of them has sent."""
 
 
 @attrs.define(eq=False)
@@ -51,10 +57,14 @@ class MetadataLog:
         storage: BrokerStorage,
         reader: LogReader,
         watchers: LogWaiters,
+        messenger: BrokerMessenger,
         on_applied: Callable[[], None],
     ) -> None:
         self.state = tables.state
         self.record: StoreRecord | None = None
+        self.snapshots = Snapshots()
+        self.exchange = SnapshotExchange(self.snapshots, messenger)
+        self._tables = tables
         self._log_table = tables.log_table
         self._storage = storage
         self._reader = reader
@@ -77,7 +87,11 @@ class MetadataLog:
         return self._store()
 
     async def run(self) -> None:
-        """Apply commands until cancelled. Raise `StorageFormatError` if this version of dafka does not know one."""
+        """Apply commands until cancelled.
+
+        Raise `StorageFormatError` if this version of dafka does not know a command, and `StateDiffersError` if the
+        voters have agreed on another state than this broker's.
+        """
         if self.log is None:
             await self.is_observed.wait()
         log = self.log
@@ -88,39 +102,85 @@ class MetadataLog:
                     await advanced.wait()
                     continue
             try:
-                has_applied = await self._apply(log)
+                has_advanced = await self._advance(log)
+            except (StorageFormatError, StateDiffersError):
+                raise
             except StorageError as error:
                 _LOGGER.warning("cannot read the log of metadata yet: %s", error)
-                has_applied = False
-            if not has_applied:
+                has_advanced = False
+            if not has_advanced:
                 await trio.sleep(READ_AGAIN_S)
 
-    async def _apply(self, log: Log) -> bool:
-        state, begun = self.state, self.state.applied
-        outcomes: list[tuple[str, Outcome]] = []
-        for data in await self._reader.read(log, state.applied, log.high_watermark, READ_BYTES):
-            header = read_header(data)
-            if not header.is_control:
-                for offset, record in enumerate(decode_records(log.leader_partition, data), header.base_offset):
-                    if offset >= state.applied:
-                        order = decode_order(record.value or b"")
-                        outcomes.append((order.request_id, state.apply(order)))
-            state.applied = max(state.applied, Offset(header.end_offset))
-        if state.applied == begun:
+    async def _advance(self, log: Log) -> bool:
+        """Apply the next commands, or a snapshot if they are not in the log any more. Return whether there are any."""
+        found = await self._read(log, self.state.applied)
+        if log.index.start_offset > self.state.applied or (found and found[0][0].base_offset > self.state.applied):
+            return await self._apply_snapshot(log)
+        begun, outcomes = self.state.applied, list[tuple[str, Outcome]]()
+        for header, orders in found:
+            for offset, order in enumerate(orders, header.base_offset):
+                if offset >= self.state.applied:
+                    self.snapshots.advance(self.state, Offset(offset))
+                    outcomes.append((order.request_id, self._apply(order)))
+            self.snapshots.advance(self.state, Offset(header.end_offset))
+        if self.state.applied == begun:
             return False
-        self._store()
-        self._on_applied()
+        self._record_applied()
         for request_id, outcome in outcomes:
             self.settle(request_id, outcome)
+        return True
+
+    def _apply(self, order: Order) -> Outcome:
+        outcome = self.state.apply(order)
+        if isinstance(order.command, SnapshotTaken) and outcome is DONE:
+            self.snapshots.agree(order.command)
+            self.snapshots.drop_before(self.state.snapshots[0].offset)
+        return outcome
+
+    async def _read(self, log: Log, offset: Offset) -> list[tuple[BatchHeader, list[Order]]]:
+        """Return the next batches of a log of metadata, with their orders. Control batches have none."""
+        found = list[tuple[BatchHeader, list[Order]]]()
+        for data in await self._reader.read(log, offset, log.high_watermark, READ_BYTES):
+            header = read_header(data)
+            records = () if header.is_control else decode_records(log.leader_partition, data)
+            found.append((header, [decode_order(each.value or b"") for each in records]))
+        return found
+
+    async def _apply_snapshot(self, log: Log) -> bool:
+        """Replace the state by the newest snapshot that the voters have agreed on, if one of them sends it."""
+        replicated, offset, agreed = self._tables.find_metadata(), log.index.start_offset, None
+        while found := await self._read(log, offset):
+            commands = [order.command for _, orders in found for order in orders]
+            agreed = next((each for each in reversed(commands) if isinstance(each, SnapshotTaken)), agreed)
+            offset = Offset(found[-1][0].end_offset)
+        if agreed is None or replicated is None or agreed.offset <= self.state.applied:
+            return False
+        brokers, now = self._tables.brokers, trio.current_time()
+        voters = [each for each in replicated.replica.latest.voters if brokers.is_heard(each, now)]
+        snapshot = await self.exchange.fetch(agreed, voters)
+        if snapshot is None:
+            await trio.sleep(FETCH_AGAIN_S)
+            return False
+        self.state.restore(snapshot.records)
+        self.state.applied = snapshot.offset
+        self.snapshots.add(snapshot)
+        self._record_applied()
+        return True
+
+    def _record_applied(self) -> None:
+        self._store()
+        self._on_applied()
         changed, self._changed = self._changed, trio.Event()
         changed.set()
-        return True
 
     def _store(self) -> trio.Event:
         assert self.record is not None
         self.record = attrs.evolve(self.record, applied=self.state.applied)
         records = [*self.state.take_records(), (STORE_KEY, encode_store_record(self.record))]
-        return self._storage.write_state(CLUSTER_TOPIC, records)
+        self._storage.write_state(SNAPSHOTS_TOPIC, self.snapshots.take_changes())
+        written = self._storage.write_state(CLUSTER_TOPIC, records)
+        self.exchange.record_write(self.state.applied, written)
+        return written
 
     def expect(self, request_id: str) -> PendingOutcome:
         """Return the outcome of a request, which arrives later. Call `forget` when nobody waits for it."""

@@ -1,0 +1,204 @@
+"""The log of metadata stays short, brokers start from snapshots of it, and a state that differs is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.core.metadata import snapshots
+from dafka.broker.core.metadata.commands import SNAPSHOTS_KEPT, AlterSettings, SnapshotTaken
+from dafka.broker.core.metadata.snapshots import Snapshot, Snapshots, compress_snapshot
+from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC
+from dafka.broker.core.positions import Offset
+from dafka.broker.core.typed_json import encode_json
+from dafka.broker.interbroker.messenger import BrokerMessenger
+from dafka.broker.metadata.snapshot_exchange import ASK_AGAIN_S, SnapshotExchange
+from dafka.broker.node import BrokerNode
+from dafka.errors import StateDiffersError
+from dafka.exceptions import unwrap_group
+from dafka.records import Partition, RecordBatch
+from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
+
+EVERY = 3
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SNAPSHOT_OFFSETS", EVERY)
+
+
+def start_of(broker: BrokerNode) -> int:
+    assert broker.metadata.log is not None
+    return broker.metadata.log.index.start_offset
+
+
+def agree(cluster: VirtualCluster) -> bool:
+    """Return whether all brokers have applied the same commands, and have the same state."""
+    found = [each.tables.state for each in cluster.brokers.values()]
+    return all((each.applied, each.records) == (found[0].applied, found[0].records) for each in found)
+
+
+async def change_often(broker: BrokerNode, topic: str = "orders") -> None:
+    """Change a topic until the log of metadata is shortened."""
+    topic_id, before = broker.log_table.topics[topic].topic_id, start_of(broker)
+    for number in range((SNAPSHOTS_KEPT + 2) * EVERY):
+        await broker.changes.change(AlterSettings(topic_id, {"retention.ms": str(number)}))
+    await wait_for(lambda: start_of(broker) > before)
+
+
+@asynccontextmanager
+async def open_changed(names: str, **settings: Any) -> AsyncIterator[VirtualCluster]:
+    """Run brokers whose log of metadata was shortened, and that do not have the first commands any more."""
+    async with open_virtual_cluster(names, names, store_retention_interval_ms=1000, **settings) as cluster:
+        await change_often(cluster.brokers[names[0]])
+        await trio.sleep(30)  # until no change is on its way any more
+        await cluster.brokers[names[0]].create_topic("last")
+        await wait_for(lambda: all(has_dropped(cluster, each) for each in names))
+        yield cluster
+
+
+def has_dropped(cluster: VirtualCluster, name: str) -> bool:
+    """Return whether a broker does not have the first commands any more."""
+    log = cluster.brokers[name].tables.find_metadata()
+    assert log is not None
+    led = log.leader_partition(log.replica.latest.leader_epoch)
+    return cluster.earliest(name, led) > [0]
+
+
+async def test_the_log_is_shortened_to_the_snapshots_that_stay(autojump_clock: MockClock) -> None:
+    async with open_changed("ABC") as cluster:
+        await wait_for(lambda: agree(cluster))
+        agreed = cluster.brokers["A"].tables.state.snapshots
+        assert len(agreed) == SNAPSHOTS_KEPT
+        for broker in cluster.brokers.values():
+            kept = broker.metadata.snapshots
+            assert [kept.checksum(each.offset) for each in agreed] == [each.checksum for each in agreed]
+        await wait_for(lambda: {start_of(each) for each in cluster.brokers.values()} == {agreed[0].offset})
+
+
+async def test_a_new_broker_starts_from_a_snapshot(autojump_clock: MockClock) -> None:
+    async with open_changed("ABC") as cluster:
+        (joined,) = await cluster.start("D")
+        await wait_for(lambda: agree(cluster))
+        assert has_dropped(cluster, "D")
+        assert joined.log_table.topics["orders"] == cluster.brokers["A"].log_table.topics["orders"]
+        await joined.create_topic("more")
+        await wait_for(lambda: agree(cluster))
+        await cluster.stop("D")
+        await cluster.start("D")
+        await wait_for(lambda: agree(cluster))
+
+
+async def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        await cluster.create("visits", "ABC")
+        await cluster.append(cluster.leader("visits"), b"x", topic="visits")
+        await wait_for(lambda: bool(cluster.brokers["C"].storage.ends("visits")))
+        await cluster.stop("C")
+        await cluster.brokers["A"].delete_topic("visits")
+        await cluster.create("later", "AB")
+        await change_often(cluster.brokers["A"])
+        (behind,) = await cluster.start("C")
+        assert behind.storage.ends("visits")
+        await wait_for(lambda: agree(cluster))
+        assert sorted(behind.topics) == ["later", "orders"]
+        await wait_for(lambda: not behind.storage.ends("visits"))
+
+
+async def test_a_snapshot_that_the_voters_have_not_agreed_on_is_not_used(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_changed("ABC") as cluster:
+        owners = {id(each.metadata.snapshots): name for name, each in cluster.brokers.items()}
+
+        def find(own: Snapshots, offset: int) -> bytes | None:
+            wrong = {"A": b"damaged", "B": compress_snapshot(Snapshot(Offset(offset), {}))}
+            return wrong.get(owners[id(own)])
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Snapshots, "find", find)
+            (joined,) = await cluster.start("D", are_cut=True)
+            await trio.sleep(10)
+            assert joined.tables.state.applied == 0
+        await wait_for(lambda: agree(cluster))
+
+
+async def test_a_broker_whose_state_differs_stops_and_keeps_everything(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        await cluster.append(cluster.leader(), b"kept")
+        await wait_for(lambda: all(each.storage.ends("orders") for each in cluster.brokers.values()))
+        name = next(name for name, each in cluster.brokers.items() if not each.controller.is_active)
+        topic = attrs.evolve(cluster.brokers[name].log_table.topics["orders"], replica_count=7)
+        await cluster.stop(name)
+        disk, state = cluster.disks[name], Partition(CLUSTER_TOPIC, name * 32)
+        found = await disk.find_partition(state)
+        assert found is not None
+        keys, values = [f"topic/{topic.topic_id}".encode()], [encode_json(topic)]
+        await disk.append([RecordBatch(state, found.end_sequence, values, keys=keys, timestamps=[1])])
+        before = {partition: info.count for partition, info in (await disk.partitions("orders")).items()}
+        others = next(iter(cluster.brokers.values()))
+
+        async def run_again() -> None:
+            with unwrap_group():
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(cluster.run, name, {})
+                    await change_often(others)
+                    await trio.sleep(60)
+
+        with pytest.raises(StateDiffersError, match="nothing is deleted: start this broker with an empty storage"):
+            await run_again()
+        assert {each: info.count for each, info in (await disk.partitions("orders")).items()} == before
+        await others.create_topic("more")
+
+
+class Exchanges:
+    """The exchanges of brokers A, B and C, and the messages between them."""
+
+    def __init__(self, *states: str) -> None:
+        self.messengers = {each: BrokerMessenger(each, partial(self._publish, each)) for each in "ABC"}
+        self.all: dict[str, SnapshotExchange] = {}
+        self.sent: list[tuple[str, bytes]] = []
+        for (name, messenger), state in zip(self.messengers.items(), states, strict=True):
+            own = Snapshots()
+            if state:
+                own.add(Snapshot(Offset(EVERY), {b"cluster": state.encode()}))
+            self.all[name] = SnapshotExchange(own, messenger)
+
+    def _publish(self, sender: str, value: bytes) -> None:
+        self.sent.append((sender, value))
+
+    def find_agreed(self, last_offset: int = 0, now: float = 0.0) -> SnapshotTaken | None:
+        """Return what broker A finds when the others have answered."""
+        self.all["A"].find_agreed("ABC", last_offset, now)
+        while self.sent:
+            sender, value = self.sent.pop(0)
+            for name, each in self.messengers.items():
+                if name != sender:
+                    each.receive(sender, value)
+        return self.all["A"].find_agreed("ABC", last_offset, now)
+
+
+def test_most_voters_must_have_stored_the_same_snapshot() -> None:
+    agreed = Exchanges("1", "1", "").find_agreed()
+    assert agreed is not None
+    assert agreed.offset == EVERY
+    assert Exchanges("1", "1", "1").find_agreed(EVERY) is None
+    for states in (("1", "", ""), ("1", "2", ""), ("1", "2", "3"), ("", "2", "2")):
+        assert Exchanges(*states).find_agreed() is None
+    with pytest.raises(StateDiffersError):
+        Exchanges("1", "2", "2").find_agreed()
+
+
+def test_a_snapshot_that_is_not_durable_does_not_count() -> None:
+    exchanges, written = Exchanges("1", "1", ""), trio.Event()
+    exchanges.all["B"].record_write(Offset(EVERY), written)
+    assert exchanges.find_agreed() is None
+    written.set()
+    assert exchanges.find_agreed(now=ASK_AGAIN_S) is not None
