@@ -53,6 +53,7 @@ from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
 from dafka.broker.metadata.changes import CHANGE_S, ClusterChanges
 from dafka.broker.metadata.controller import Controller
+from dafka.broker.metadata.history import MetadataHistory
 from dafka.broker.metadata.joining import Joining
 from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.broker.metadata.removal import BrokerLog, list_logs
@@ -143,6 +144,7 @@ class BrokerNode:
             replicator.act,
             config.broker.initial_brokers,
         )
+        self.history = MetadataHistory(self.metadata)
         self.changes = ClusterChanges(tables, self.metadata, self.controller, self.messenger)
         self.joining = Joining(
             tables,

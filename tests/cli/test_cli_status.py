@@ -476,6 +476,21 @@ async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
         assert f"3 brokers, 1 dead ({killed.number}); " in text
 
 
+async def test_the_log_of_a_cluster_says_who_has_changed_what() -> None:
+    async with open_webs(2, FAST) as webs:
+        await create(webs, "orders", 2)
+        changes = {each["description"]: each for each in await lines("cluster", "log", *http(webs[1]))}
+        found = changes["create topic orders, logs: 2"]
+        assert (found["ordered_by"], found["is_done"], found["kind"]) == ("127.0.0.1", True, "create-topic")
+        assert changes["open the cluster for clients"]["ordered_by"] == "controller, broker 0"
+        (last,) = await lines("cluster", "log", "--limit", "1", *http(webs[0]))
+        (before,) = await lines("cluster", "log", "--limit", "1", "--before", str(last["offset"]), *http(webs[0]))
+        assert before["offset"] == last["offset"] - 1
+        text = (await run("cluster", "log", *http(webs[0]))).stdout.splitlines()
+        assert text[0].split() == ["offset", "time", "ordered", "by", "change"]
+        assert any("create topic orders, logs: 2" in each for each in text)
+
+
 async def test_topics_are_described_whichever_broker_is_asked() -> None:
     async with open_webs(3, FAST) as webs:
         result = await run("topic", "create", "orders", "--logs", "4", "--replicas", "2", *kafka(webs[0]))

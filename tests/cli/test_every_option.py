@@ -71,6 +71,7 @@ TABLE = {
     "topic delete NAME": f"yes=flag {KAFKA}",
     "cluster brokers": f"json=flag {HTTP}",
     "cluster status": f"json=flag {HTTP}",
+    "cluster log": f"limit=1.. before=0.. json=flag {HTTP}",
     "cluster drain 1": f"wait=flag timeout=duration dry-run=flag {HTTP}",
     "cluster undrain 1": HTTP,
     "cluster forget 1": f"accept-loss=flag dry-run=flag yes=flag {HTTP}",

@@ -82,9 +82,13 @@ class ClusterChanges:
 
         Raise `RefusedChangeError` if it cannot take effect, and `NoControllerError` if no controller has answered.
         """
-        outcome = await self._find_outcome(command, ordered_by or f"broker {self._tables.brokers.own.number}")
+        outcome = await self._find_outcome(command, ordered_by or self._name_broker())
         if outcome.error is not ErrorCode.NONE:
             raise RefusedChangeError(outcome.reason, outcome.error)
+
+    def _name_broker(self) -> str:
+        own = self._tables.brokers.own
+        return f"broker {own.number}" if own.number >= 0 else f"store {own.address}"
 
     async def _find_outcome(self, command: Command, ordered_by: str) -> Outcome:
         request_id = secrets.token_hex(8)

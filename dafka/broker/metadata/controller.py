@@ -179,7 +179,12 @@ class Controller:
     def _append(self, order: Order) -> None:
         log = self._metadata.log
         assert log is not None
-        stamped = attrs.evolve(order, ordered_at=now_ms(), controller_epoch=log.leadership.epoch)
+        stamped = attrs.evolve(
+            order,
+            ordered_by=order.ordered_by or f"controller, broker {self._tables.brokers.own.number}",
+            ordered_at=now_ms(),
+            controller_epoch=log.leadership.epoch,
+        )
         batch = RecordBatch(log.leader_partition, 0, [encode_order(stamped)], timestamps=[stamped.ordered_at])
         try:
             self._writer.append(log, [(read_header(data), data) for data in encode_records(batch)])

@@ -113,7 +113,7 @@ class MetadataLog:
 
     async def _advance(self, log: Log) -> bool:
         """Apply the next commands, or a snapshot if they are not in the log any more. Return whether there are any."""
-        found = await self._read(log, self.state.applied)
+        found = await self.read_orders(log, self.state.applied)
         if log.index.start_offset > self.state.applied or (found and found[0][0].base_offset > self.state.applied):
             return await self._apply_snapshot(log)
         begun, outcomes = self.state.applied, list[tuple[str, Outcome]]()
@@ -137,8 +137,11 @@ class MetadataLog:
             self.snapshots.drop_before(self.state.snapshots[0].offset)
         return outcome
 
-    async def _read(self, log: Log, offset: Offset) -> list[tuple[BatchHeader, list[Order]]]:
-        """Return the next batches of a log of metadata, with their orders. Control batches have none."""
+    async def read_orders(self, log: Log, offset: Offset) -> list[tuple[BatchHeader, list[Order]]]:
+        """Return the next batches of the log of metadata, with their orders. Control batches have none.
+
+        Raise `StorageError` if they cannot be read.
+        """
         found = list[tuple[BatchHeader, list[Order]]]()
         for data in await self._reader.read(log, offset, log.high_watermark, READ_BYTES):
             header = read_header(data)
@@ -149,7 +152,7 @@ class MetadataLog:
     async def _apply_snapshot(self, log: Log) -> bool:
         """Replace the state by the newest snapshot that the voters have agreed on, if one of them sends it."""
         replicated, offset, agreed = self._tables.find_metadata(), log.index.start_offset, None
-        while found := await self._read(log, offset):
+        while found := await self.read_orders(log, offset):
             commands = [order.command for _, orders in found for order in orders]
             agreed = next((each for each in reversed(commands) if isinstance(each, SnapshotTaken)), agreed)
             offset = Offset(found[-1][0].end_offset)

@@ -1,4 +1,4 @@
-"""`dafka cluster`: the state of a cluster, its brokers, draining and forgetting them."""
+"""`dafka cluster`: the state of a cluster, its changes, its brokers, draining and forgetting them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 from rich.filesize import decimal
@@ -15,6 +16,7 @@ from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
 from dafka.cli.terminal import confirm, print_json_lines, print_table, yes_option
+from dafka.text import format_time
 
 _POLL_S = 1.0
 _number = click.argument("number", type=click.IntRange(0, 1023))
@@ -149,6 +151,34 @@ def _print_logs(client: HttpClient, number: int) -> None:
         for each in client.ask("GET", f"/brokers/{number}/logs")["logs"]
     ]
     print_table(("topic", "log", f"broker {number}", "others alive", "without it"), (), rows)
+
+
+@cluster.command()
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many offsets to show.")
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Show the changes before this offset.")
+@json_option
+@http_options
+def log(limit: int, before: int | None, as_json: bool, client: HttpClient) -> None:
+    """Show the last changes of the cluster: who ordered them, and when.
+
+    Topics, their settings and replicas, and brokers are in the log of metadata. It keeps the last 9,000 changes at
+    least.
+    """
+    given = {"limit": limit} if before is None else {"limit": limit, "before": before}
+    found = client.ask("GET", f"/cluster/log?{urlencode(given)}")["changes"]
+    if as_json:
+        print_json_lines(found)
+        return
+    rows = [
+        (
+            each["offset"],
+            format_time(each["ordered_at"]),
+            each["ordered_by"],
+            each["description"] if each["is_done"] else f"refused: {each['description']}: {each['reason']}",
+        )
+        for each in found
+    ]
+    print_table(("offset", "time", "ordered by", "change"), (), rows)
 
 
 @cluster.command()

@@ -1,4 +1,4 @@
-"""Routes for the cluster as a whole: its state."""
+"""Routes for the cluster as a whole: its state, and the changes that were made to it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 
 from dafka.broker.broker import Broker
 from dafka.broker.core.cluster_status import explain_under_replication
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.history import Change
 from dafka.broker.node import BrokerNode
 from dafka.http.api.brokers import (
     BrokerNumber,
@@ -19,7 +21,7 @@ from dafka.http.api.brokers import (
     find_moves,
     number_of,
 )
-from dafka.http.api.registry import RequiredPermission, Route
+from dafka.http.api.registry import Parameter, RequiredPermission, Route
 from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.messages import Request
 
@@ -111,6 +113,58 @@ def _find_under_replicated(broker: Broker) -> list[UnderReplicatedLog]:
             UnderReplicatedLog(topic=log.topic, log=log.number, reason=reason, **describe_leadership(node, log))
         )
     return found
+
+
+class ClusterChange(Document):
+    """A change of the cluster: a command in the log of metadata."""
+
+    offset: Annotated[Count, doc("Its offset in the log.")]
+    ordered_at: Annotated[Count, doc("When the controller got it, in milliseconds since 1970.")]
+    ordered_by: Annotated[str, doc("Who ordered it: a user and the address of the client, or a broker.")]
+    controller_epoch: Annotated[Count, doc("The leader epoch of the controller.")]
+    kind: Annotated[str, doc("The kind of command, such as `create-topic`.")]
+    description: Annotated[str, doc("What it changes, in words.")]
+    is_done: Annotated[bool, doc("Whether it has taken effect.")]
+    reason: Annotated[str, doc("Why it was refused; empty if it has taken effect.")]
+
+
+class ClusterLog(Document):
+    """Changes of the cluster, the oldest first."""
+
+    changes: list[ClusterChange]
+    next_before: Annotated[Count | None, doc("The parameter `before` for earlier changes; null if there are none.")]
+
+
+@Route(
+    "GET /cluster/log",
+    RequiredPermission.ADMINISTRATOR,
+    name="listClusterChanges",
+    tag="Cluster",
+    parameters=[
+        Parameter("before", Annotated[int, doc("The offset before which changes are listed.", ge=0)]),
+        Parameter("limit", Annotated[int, doc("At how many offsets changes are listed.", ge=1, le=1000)], 100),
+    ],
+    errors=("storage_failed",),
+)
+async def list_changes(request: Request) -> ClusterLog:
+    """List the last changes of the cluster: who created, changed and deleted topics, moved logs, and drained brokers.
+
+    The log of metadata keeps the last 9,000 changes at least. Changes that brokers or the controller have ordered
+    themselves are among them.
+    """
+    found, next_before = await request.broker.node.history.read(request.query["before"], request.query["limit"])
+    return ClusterLog([_describe_change(each) for each in found], next_before)
+
+
+def _describe_change(change: Change) -> ClusterChange:
+    return ClusterChange.of(
+        change.order,
+        offset=change.offset,
+        kind=change.order.command.KIND,
+        description=change.description,
+        is_done=change.outcome.error is ErrorCode.NONE,
+        reason=change.outcome.reason,
+    )
 
 
 def find_metadata_problems(node: BrokerNode) -> Iterator[str]:

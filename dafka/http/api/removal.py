@@ -76,5 +76,5 @@ async def forget_broker(request: Request, document: Forgetting) -> ForgottenBrok
     request is refused while the broker is alive, or a log has no quorum without it.
     """
     node, found = request.broker.node, find_broker(request)
-    await node.forget_broker(found.address, accepts_loss=document.accept_loss, ordered_by=request.source)
+    await node.forget_broker(found.address, accepts_loss=document.accept_loss, ordered_by=request.requester)
     return ForgottenBroker(found.number, found.address)

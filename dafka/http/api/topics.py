@@ -254,7 +254,7 @@ async def create_topic(request: Request, document: NewTopic) -> AnyResponse:
         document.log_count or 0,
         settings,
         replica_count=document.replica_count or 0,
-        ordered_by=request.source,
+        ordered_by=request.requester,
     )
     topic = node.find_topic(name)
     if topic is None:
@@ -357,7 +357,7 @@ async def change_topic(request: Request, document: TopicChanges) -> TopicDetails
         topic.name,
         log_count=document.log_count,
         settings=settings,
-        ordered_by=request.source,
+        ordered_by=request.requester,
     )
     return await _describe(request, find_topic(request))
 
@@ -376,7 +376,7 @@ async def delete_topic(request: Request) -> AnyResponse:
     A producer that is not a client of the broker creates the topic again when it publishes to it.
     """
     name = find_topic(request).name
-    await request.broker.delete_topic(name, ordered_by=request.source)
+    await request.broker.delete_topic(name, ordered_by=request.requester)
     return Response(204)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 import trio
 
+from dafka.broker.core.metadata.commands import name_requester
 from dafka.http.server.documents import encode_document
 from dafka.http.server.errors import WebError
 from dafka.http.server.origins import Origins
@@ -65,8 +66,13 @@ class Request:
 
     @property
     def source(self) -> str:
-        """Who sends it, for limits and in the log of metadata: the user, or the address of the client."""
+        """Who sends it, for limits: the user, or the address of the client."""
         return self.principal.user or self.host
+
+    @property
+    def requester(self) -> str:
+        """Who sends it, in the log of metadata: the user and the address of the client."""
+        return name_requester(self.principal.user, self.host)
 
     @property
     def is_forwarded(self) -> bool:

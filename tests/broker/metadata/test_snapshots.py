@@ -12,8 +12,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata import snapshots
 from dafka.broker.core.metadata.commands import SNAPSHOTS_KEPT, AlterSettings, SnapshotTaken
+from dafka.broker.core.metadata.history import Change
 from dafka.broker.core.metadata.snapshots import Snapshot, Snapshots, compress_snapshot
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC
 from dafka.broker.core.positions import Offset
@@ -21,12 +23,13 @@ from dafka.broker.core.typed_json import encode_json
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.metadata.snapshot_exchange import ASK_AGAIN_S, SnapshotExchange
 from dafka.broker.node import BrokerNode
-from dafka.errors import StateDiffersError
+from dafka.errors import RefusedChangeError, StateDiffersError
 from dafka.exceptions import unwrap_group
 from dafka.records import Partition, RecordBatch
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 EVERY = 3
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +97,35 @@ async def test_a_new_broker_starts_from_a_snapshot(autojump_clock: MockClock) ->
         await cluster.stop("D")
         await cluster.start("D")
         await wait_for(lambda: agree(cluster))
+
+
+async def read_history(broker: BrokerNode, count: int) -> list[Change]:
+    """Return all changes that a broker can read, page by page."""
+    found, before = await broker.history.read(None, count)
+    while before is not None:
+        page, before = await broker.history.read(before, count)
+        found = page + found
+    return found
+
+
+async def test_the_last_changes_can_be_read_at_each_broker_page_by_page(autojump_clock: MockClock) -> None:
+    async with open_changed("ABC") as cluster:
+        await cluster.start("D")
+        await cluster.brokers["D"].set_draining("A" * 32, is_draining=True, ordered_by="anne at 10.0.0.7")
+        with pytest.raises(RefusedChangeError):
+            await cluster.brokers["D"].changes.change(AlterSettings("unknown", {}))
+        await wait_for(lambda: agree(cluster))
+        pages = {name: await read_history(each, 7) for name, each in cluster.brokers.items()}
+        assert pages["A"] == await read_history(cluster.brokers["A"], 1000)
+        for name, broker in cluster.brokers.items():
+            assert pages[name]
+            assert pages["A"][-len(pages[name]) :] == pages[name]
+            assert pages[name][0].offset >= broker.metadata.snapshots.offsets[0]
+        assert pages["A"][0].offset == start_of(cluster.brokers["A"])
+        drained, refused = [each for each in pages["D"] if not isinstance(each.order.command, SnapshotTaken)][-2:]
+        assert (drained.description, drained.order.ordered_by) == ("drain broker 0", "anne at 10.0.0.7")
+        assert (refused.outcome.error, refused.order.ordered_by) == (UNKNOWN, "broker 3")
+        assert await cluster.brokers["A"].history.read(0, 5) == ([], None)
 
 
 async def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(autojump_clock: MockClock) -> None:

@@ -216,6 +216,8 @@ def test_the_page_of_brokers_shows_voters_and_logs_that_need_attention(
         row = page.get_by_role("row").filter(has=page.get_by_text("controller", exact=True))
         assert row.get_by_role("rowheader").inner_text().startswith(str(found["controller"]))
         assert row.get_by_text("voter", exact=True).count() == 1
+        page.get_by_text("open the cluster for clients").wait_for()
+        assert window.find_faults() == []
 
 
 def test_a_table_says_what_the_drawing_of_epochs_shows(browser: Any, brokers: list[ServedBroker]) -> None:

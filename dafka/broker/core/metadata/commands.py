@@ -161,7 +161,7 @@ class Order:
     Attributes:
         command: The command.
         request_id: Identifies the request, which its sender can repeat.
-        ordered_by: Who ordered it: a user, a client's address, or a broker.
+        ordered_by: Who ordered it: a user with the address of the client, an address, or a broker.
         ordered_at: The controller's time, in ms since 1970.
         controller_epoch: The leader epoch of the controller that has written it.
     """
@@ -171,6 +171,11 @@ class Order:
     ordered_by: str = ""
     ordered_at: int = 0
     controller_epoch: int = 0
+
+
+def name_requester(user: str | None, host: str) -> str:
+    """Return who orders a command: a user, if the client has authenticated, and the address of the client."""
+    return f"{user} at {host}" if user else host
 
 
 def encode_order(order: Order) -> bytes:

@@ -4,7 +4,10 @@ import { request } from "../api.js";
 import { bytes, count, plural } from "../format.js";
 import { useView } from "../live.js";
 import { href } from "../router.js";
-import { Confirm, Head, Panel, Tiles, Waiting, announce, useTask } from "../widgets.js";
+import { Ago, Confirm, Head, Panel, Tiles, Waiting, announce, useTask } from "../widgets.js";
+
+const CHANGES = 25;
+const CHANGES_MAX = 1000;
 
 function State({ broker }) {
   if (!broker.is_alive) return html`<span class="tag bad">Not heard</span>`;
@@ -79,6 +82,41 @@ function Logs({ title, id, total, logs, hasLeaders }) {
   <//>`;
 }
 
+/** The last changes that were made to the cluster, the newest first. Earlier ones are loaded on demand. */
+function Changes() {
+  const [limit, setLimit] = useState(CHANGES);
+  const view = useView(`cluster/log?limit=${limit}`, { intervalMs: 5000 });
+  if (!view.data) return html`<${Waiting} view=${view} what="the last changes" />`;
+  const changes = [...view.data.changes].reverse();
+  return html`<${Panel} title="Last changes of the cluster" id="changes" bare>
+    <div class="scroll" tabindex="0" role="group" aria-label="Last changes of the cluster">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col" class="number">Offset</th>
+            <th scope="col">When</th>
+            <th scope="col">Ordered by</th>
+            <th scope="col">Change</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${changes.map(
+            (each) => html`<tr key=${each.offset}>
+              <th scope="row" class="number">${count(each.offset)}</th>
+              <td><${Ago} ms=${each.ordered_at} /></td>
+              <td class="break">${each.ordered_by}</td>
+              <td class="break">${each.description}${!each.is_done && html` <span class="tag warn">Refused</span> ${each.reason}`}</td>
+            </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+    ${view.data.next_before != null &&
+    limit < CHANGES_MAX &&
+    html`<div class="body"><button onClick=${() => setLimit(Math.min(CHANGES_MAX, limit * 4))}>Show more changes</button></div>`}
+  <//>`;
+}
+
 export function BrokersPage() {
   const view = useView("cluster", { intervalMs: 2000 });
   const [draining, setDraining] = useState(null);
@@ -124,6 +162,7 @@ export function BrokersPage() {
     <//>
     <${Logs} title="Logs with too few replicas in sync" id="lacking" total=${lacking} logs=${view.data.under_replicated} hasLeaders />
     <${Logs} title="Logs that move" id="moves" total=${view.data.move_count} logs=${view.data.moves} />
+    <${Changes} />
     ${draining &&
     html`<${Confirm} title=${`Drain broker ${draining.number}?`} verb="Drain the broker" done=${`Broker ${draining.number} is being drained.`}
         action=${() => request("POST", `brokers/${draining.number}/drain`)} onClose=${close}>

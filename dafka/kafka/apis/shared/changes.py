@@ -8,6 +8,7 @@ from typing import TypeVar
 import trio
 
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import name_requester
 from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageError
 from dafka.kafka.apis.shared.registry import RequestContext
 
@@ -46,4 +47,4 @@ async def make_all(make: Callable[[_T], Awaitable[_R]], items: Iterable[_T]) -> 
 
 def requester_of(context: RequestContext) -> str:
     """Return who sends a request, as commands in the log of metadata name it."""
-    return f"{context.source} at {context.host}" if context.source != context.host else context.host
+    return name_requester("" if context.source == context.host else context.source, context.host)

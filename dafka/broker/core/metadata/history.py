@@ -1,0 +1,113 @@
+"""What the commands in the log of metadata have changed, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from dafka.broker.core.metadata.cluster_state import ClusterState, Outcome
+from dafka.broker.core.metadata.commands import (
+    AddLogs,
+    AlterSettings,
+    AssignReplicas,
+    CloseTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    DrainBroker,
+    ForgetBroker,
+    OpenCluster,
+    Order,
+    RegisterBroker,
+    SnapshotTaken,
+)
+from dafka.broker.core.positions import Offset
+
+
+@attrs.frozen
+class Change:
+    """A command in the log of metadata.
+
+    Attributes:
+        offset: Its offset.
+        order: The command, with who ordered it.
+        description: What it changes.
+        outcome: Whether it has taken effect.
+    """
+
+    offset: Offset
+    order: Order
+    description: str
+    outcome: Outcome
+
+
+def apply_orders(state: ClusterState, orders: Iterable[tuple[Offset, Order]]) -> Iterator[Change]:
+    """Apply orders to the state before them, and describe each one by the names that it has there."""
+    for offset, order in orders:
+        description = describe_command(order.command, state)
+        yield Change(offset, order, description, state.apply(order))
+
+
+def describe_command(command: Command, state: ClusterState) -> str:
+    """Return what a command changes in a state."""
+    describe = _DESCRIPTIONS.get(type(command))
+    return command.KIND.replace("-", " ") if describe is None else describe(command, state)
+
+
+def _broker(state: ClusterState, store_id: str) -> str:
+    found = state.brokers.get(store_id)
+    return f"broker {store_id}" if found is None else f"broker {found.number}"
+
+
+def _topic(state: ClusterState, topic_id: str) -> str:
+    topic, deletion = state.find_id(topic_id), state.find_deleting(topic_id)
+    if topic is not None:
+        return f"topic {topic.name}"
+    return f"the topic with the id {topic_id}" if deletion is None else f"topic {deletion.topic.name}"
+
+
+def _create(command: CreateTopic, _: ClusterState) -> str:
+    topic = command.topic
+    settings = "".join(f", {name}={value}" for name, value in sorted(topic.settings.items()))
+    return f"create topic {topic.name}, logs: {topic.log_count}{settings}"
+
+
+def _drain(command: DrainBroker, state: ClusterState) -> str:
+    return f"{'drain' if command.is_draining else 'stop draining'} {_broker(state, command.store_id)}"
+
+
+def _forget(command: ForgetBroker, state: ClusterState) -> str:
+    loss = ", and accept the loss of records" if command.accepts_loss else ""
+    return f"forget {_broker(state, command.store_id)}{loss}"
+
+
+def _alter(command: AlterSettings, state: ClusterState) -> str:
+    topic = state.find_id(command.topic_id)
+    before = {} if topic is None else topic.settings
+    changed = [f"{name}={value}" for name, value in command.settings.items() if before.get(name) != value]
+    changed += [f"{name} to its default" for name in before if name not in command.settings]
+    return f"set {', '.join(sorted(changed)) or 'nothing new'} for {_topic(state, command.topic_id)}"
+
+
+def _assign(command: AssignReplicas, state: ClusterState) -> str:
+    log = f"log {command.log} of {_topic(state, command.topic_id)}"
+    if not command.replicas:
+        return f"choose the replicas of {log} automatically"
+    return f"assign {log} to {', '.join(_broker(state, each) for each in command.replicas)}"
+
+
+_DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
+    OpenCluster: lambda _, __: "open the cluster for clients",
+    RegisterBroker: lambda command, _: f"register broker {command.number} with the store {command.store_id}",
+    DrainBroker: _drain,
+    ForgetBroker: _forget,
+    CreateTopic: _create,
+    AddLogs: lambda command, state: f"extend {_topic(state, command.topic_id)}, logs: {command.log_count}",
+    AlterSettings: _alter,
+    AssignReplicas: _assign,
+    DeleteTopic: lambda command, state: f"delete {_topic(state, command.topic_id)}",
+    CloseTopic: lambda command, state: f"free the name of {_topic(state, command.topic_id)}",
+    SnapshotTaken: lambda command, _: f"agree on the state at offset {command.offset}",
+}

@@ -1,0 +1,73 @@
+"""Changes of a cluster are told in words: what each command changes, and whether it took effect."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import (
+    AddLogs,
+    AlterSettings,
+    AssignReplicas,
+    CloseTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    DrainBroker,
+    ForgetBroker,
+    OpenCluster,
+    Order,
+    RegisterBroker,
+    SnapshotTaken,
+)
+from dafka.broker.core.metadata.history import apply_orders, describe_command
+from dafka.broker.core.positions import Offset
+from tests.broker.core.metadata.test_cluster_state import ORDERS, begin, parts, topic
+
+
+@settings(max_examples=100)
+@given(ORDERS)
+def test_changes_have_the_outcomes_that_brokers_have_found(orders: list[Order]) -> None:
+    state, again = begin(), begin()
+    changes = list(apply_orders(again, [(Offset(number), order) for number, order in enumerate(orders)]))
+    assert [each.outcome for each in changes] == [state.apply(order) for order in orders]
+    assert parts(again) == parts(state)
+    assert [each.order for each in changes] == orders
+    assert all(each.description and "\n" not in each.description for each in changes)
+
+
+DESCRIBED: list[tuple[Command, str]] = [
+    (OpenCluster(), "open the cluster for clients"),
+    (RegisterBroker("d", 7), "register broker 7 with the store d"),
+    (DrainBroker("b", is_draining=True), "drain broker 1"),
+    (DrainBroker("x", is_draining=False), "stop draining broker x"),
+    (ForgetBroker("c"), "forget broker 2"),
+    (ForgetBroker("c", accepts_loss=True), "forget broker 2, and accept the loss of records"),
+    (CreateTopic(topic("new", "2D", settings={"b": "2", "a": "1"})), "create topic new, logs: 1, a=1, b=2"),
+    (AddLogs("1D", 3), "extend topic orders, logs: 3"),
+    (AlterSettings("1D", {"x": "1", "y": "3"}), "set y=3, z to its default for topic orders"),
+    (AlterSettings("1D", {"x": "1", "z": "1"}), "set nothing new for topic orders"),
+    (AssignReplicas("1D", 0, ("b", "x")), "assign log 0 of topic orders to broker 1, broker x"),
+    (AssignReplicas("1D", 0), "choose the replicas of log 0 of topic orders automatically"),
+    (DeleteTopic("1D"), "delete topic orders"),
+    (DeleteTopic("9D"), "delete the topic with the id 9D"),
+    (CloseTopic("3D", {}), "free the name of topic gone"),
+    (SnapshotTaken(2000, "checksum"), "agree on the state at offset 2000"),
+]
+
+
+@pytest.mark.parametrize(("command", "description"), DESCRIBED, ids=repr)
+def test_each_command_is_described(command: Command, description: str) -> None:
+    state = begin()
+    for each in (
+        CreateTopic(topic(settings={"x": "1", "z": "1"})),
+        CreateTopic(topic("gone", "3D")),
+        DeleteTopic("3D"),
+    ):
+        assert state.apply(Order(each)).error is ErrorCode.NONE
+    assert describe_command(command, state) == description
+
+
+def test_all_commands_are_described() -> None:
+    assert {type(command) for command, _ in DESCRIBED} == set(Command.__args__)
