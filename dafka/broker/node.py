@@ -17,13 +17,15 @@ from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterSettings,
-    AssignReplicas,
+    ChangeReplicas,
     Command,
     CreateTopic,
     DeleteTopic,
     DrainBroker,
     ForgetBroker,
 )
+from dafka.broker.core.metadata.log_replicas import LogReplicas
+from dafka.broker.core.metadata.planner import Planner, PlannerSettings
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.core.node_machine import (
     BrokerMachine,
@@ -133,6 +135,15 @@ class BrokerNode:
         pipeline.stages = (offsets, WriteLocalState(state), self._own, self.replicator, self.storage)
         self.inventory = Inventory(machine, storage, log_table, tables.state)
         replicator = self.replicator
+        planner = Planner(
+            tables.state,
+            tables.brokers,
+            PlannerSettings(
+                replicas=config.broker.replicas,
+                replace_replicas_after_s=config.broker.replace_replicas_after_ms / 1000,
+                full_bytes=config.broker.full_bytes,
+            ),
+        )
         self.controller = Controller(
             tables,
             self.metadata,
@@ -140,7 +151,7 @@ class BrokerNode:
             self.messenger,
             machine,
             self.deletion,
-            replicator.reassigner.place_logs,
+            planner,
             replicator.act,
             config.broker.initial_brokers,
         )
@@ -292,10 +303,8 @@ class BrokerNode:
         if problem:
             raise ConfigError(problem)
         placed = tuple(tuple(each) for each in placement)
-        topic = Topic(
-            name, new_address(), count, dict(settings or {}), replica_count, placed, assignments=dict(enumerate(placed))
-        )
-        await self.change(CreateTopic(topic), ordered_by)
+        topic = Topic(name, new_address(), count, dict(settings or {}), replica_count, placed)
+        await self.change(CreateTopic(topic, is_assigned=bool(placed)), ordered_by)
 
     async def change_topic(
         self,
@@ -347,6 +356,17 @@ class BrokerNode:
 
     # Replicas
 
+    def replica_changes(self) -> dict[Log, LogReplicas]:
+        """Return the logs whose replicas are changing, with what was ordered."""
+        state = self.tables.state
+        found: dict[Log, LogReplicas] = {}
+        for key, ordered in state.replicas.changing.items():
+            topic = state.find_id(key.topic_id)
+            log = None if topic is None else self.log_table.find_log(topic.name, key.number)
+            if log is not None:
+                found[log] = ordered
+        return found
+
     def epoch_starts(self, topic: str) -> list[list[EpochStart]]:
         """Return the epoch starts of each log of a topic, by epoch."""
         found = self.log_table.topics.get(topic)
@@ -356,14 +376,16 @@ class BrokerNode:
         return [self.replicator.logs.epoch_starts(name) for name in names]
 
     async def change_replicas(self, log: Log, replicas: Sequence[str], *, ordered_by: str = "") -> None:
-        """Assign replicas to a log that any broker leads. New replicas copy it first, then the former ones leave.
+        """Order other replicas for a log that any broker leads. New ones copy it first, then the former ones leave.
 
-        The assignment lasts until the next one, or until one of the brokers is drained or dies for good. The preferred
-        replicas are first; without any, brokers choose them again. Raise `ConfigError` if an address is not that of a
-        broker, or occurs twice, and `NoControllerError` if the cluster cannot agree on it now.
+        The preferred leader is first. The log keeps so many replicas from then on; one that is drained or dies for good
+        gets a successor. Without any, a change under way is cancelled, and the number is that of the topic again. Raise
+        `ConfigError` if an address is not that of a broker, or occurs twice, and `NoControllerError` if the cluster
+        cannot agree on it now.
         """
-        topic = self.log_table.topics[log.topic]
-        await self.change(AssignReplicas(topic.topic_id, log.number, tuple(replicas)), ordered_by)
+        topic, ordered = self.log_table.topics[log.topic], tuple(replicas)
+        command = ChangeReplicas(topic.topic_id, log.number, ordered, assigned_count=len(ordered))
+        await self.change(command, ordered_by)
 
     async def set_draining(self, store_id: str, *, is_draining: bool, ordered_by: str = "") -> None:
         """Start or stop draining a broker: moving its logs to others, so that it can be removed.

@@ -6,7 +6,15 @@ import json
 from collections.abc import Callable
 
 from dafka.broker.core.metadata.brokers import BrokerRegistration, decode_broker, encode_broker
-from dafka.broker.core.metadata.commands import CreateTopic, Order, RegisterBroker, decode_order, encode_order
+from dafka.broker.core.metadata.commands import (
+    ChangeReplicas,
+    CreateTopic,
+    Order,
+    RegisterBroker,
+    decode_order,
+    encode_order,
+)
+from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.metadata.store_record import StoreRecord, decode_store_record, encode_store_record
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
@@ -27,7 +35,7 @@ from tests.spoiled import spoil_fields
 
 BRANCH = LeaderAndEpoch(3, "a")
 TIP = epoch_end(BRANCH, 5)
-TOPIC = Topic("orders", "1D", 2, {"retention.ms": "1"}, 2, (("a", "b"), ("b", "a")), 1, {1: ("c",)}, 2)
+TOPIC = Topic("orders", "1D", 2, {"retention.ms": "1"}, 2, (("a", "b"), ("b", "a")), 1, 2)
 PARTITION = Partition("orders", "p")
 MEMBER = MemberRecord(
     lease_ms=100, topics=("orders",), stores=2, claimed=frozenset([PARTITION]), positions={PARTITION: Position(1, 2)}
@@ -36,6 +44,7 @@ MEMBER = MemberRecord(
 Decode = Callable[[bytes], object]
 SAMPLES: dict[str, tuple[bytes, Decode]] = {
     "topic": (encode_order(Order(CreateTopic(TOPIC), "1")), decode_order),
+    "replicas": (encode_order(Order(ChangeReplicas("1D", 0, ("a",), Reason.DEAD, generation=1), "2")), decode_order),
     "registration": (encode_order(Order(RegisterBroker("a", 1), "2", "anne", 3, 4)), decode_order),
     "store": (encode_store_record(StoreRecord("C", ("a", "b"), 3)), decode_store_record),
     "broker": (encode_broker(BrokerRegistration(address="a", number=1)), lambda value: decode_broker("a", value)),

@@ -37,7 +37,6 @@ def make_tables(address: str, config: Config, stored: StoredPartitions, log_tabl
         address=address,
         rack=settings.rack,
         initial_brokers=settings.initial_brokers,
-        awaits_share=True,
     )
     brokers, state = Brokers(own, settings.leader_timeout_ms / 1000), ClusterState()
     log_table.producer_starts = state.producer_starts

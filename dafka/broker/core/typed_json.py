@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from enum import IntEnum
+from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
@@ -19,8 +19,8 @@ def encode_json(found: Any) -> bytes:
 def convert(kind: Any, value: Any) -> Any:
     """Convert a decoded JSON value to a type. Raise `TypeError`, `ValueError` or `KeyError` if it does not match.
 
-    The type is an integer, a string, a boolean, a named tuple or another attrs class, or a tuple or a mapping of one of
-    these.
+    The type is an integer, a string, a boolean, an enumeration of integers or strings, a named tuple or another attrs
+    class, or a tuple or a mapping of one of these.
     """
     if attrs.has(kind):
         return kind(**{name: convert(each, value[name]) for name, each in _hints(kind).items()})
@@ -34,11 +34,16 @@ def convert(kind: Any, value: Any) -> Any:
     if origin is Mapping:
         key_kind, value_kind = get_args(kind)
         return {key_kind(key): convert(value_kind, each) for key, each in value.items()}
-    if type(value) is not (int if issubclass(kind, IntEnum) else kind):
+    if type(value) is not _plain(kind):
         raise TypeError(value)
     if kind is int and not -(2**63) <= value < 2**63:
         raise ValueError(value)
     return kind(value)
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type of the JSON values of an integer, a string, a boolean or an enumeration."""
+    return kind if not issubclass(kind, Enum) else int if issubclass(kind, int) else str
 
 
 def _fields(found: Any) -> dict[str, Any]:

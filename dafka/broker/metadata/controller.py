@@ -14,6 +14,7 @@ from dafka.broker.core.metadata.cluster_state import Outcome
 from dafka.broker.core.metadata.commands import (
     SNAPSHOTS_KEPT,
     AddLogs,
+    ChangeReplicas,
     CloseTopic,
     Command,
     CreateTopic,
@@ -25,6 +26,8 @@ from dafka.broker.core.metadata.commands import (
     decode_order,
     encode_order,
 )
+from dafka.broker.core.metadata.log_replicas import LogReplicas
+from dafka.broker.core.metadata.planner import Planner
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import choose_voters
 from dafka.broker.core.node_machine import BrokerMachine
@@ -52,6 +55,12 @@ MANAGE_S = 0.1
 
 IDLE_S = 1.0
 """Seconds between two looks otherwise, unless the state changes."""
+
+PLAN_S = 0.5
+"""The least number of seconds between two plans of replicas."""
+
+STALLED_S = 10.0
+"""After so many seconds without a plan, this broker does not know for how long others were silent."""
 
 VOTER_AFTER_S = 60.0
 """For how long a broker must have been heard to vote on metadata, in seconds, when the cluster is open."""
@@ -116,7 +125,7 @@ class _Closing:
 class Controller:
     """Makes the changes of the cluster while this broker leads the log of metadata.
 
-    `place_logs` chooses the replicas of the logs of a topic that have none, and `act` executes the effects of replicas.
+    `act` executes the effects of replicas.
     """
 
     def __init__(
@@ -127,7 +136,7 @@ class Controller:
         messenger: BrokerMessenger,
         machine: BrokerMachine,
         deletion: RecordDeletion,
-        place_logs: Callable[[Topic], tuple[tuple[str, ...], ...]],
+        planner: Planner,
         act: Callable[[Iterable[LogAction]], None],
         initial_brokers: int,
     ) -> None:
@@ -138,12 +147,13 @@ class Controller:
         self._messenger = messenger
         self._machine = machine
         self._deletion = deletion
-        self._place_logs = place_logs
+        self._planner = planner
         self._act = act
         self._initial_brokers = initial_brokers
         self._closing: dict[str, _Closing] = {}
         self._alive_since: dict[str, float] = {}
         self._snapshot_offset = 0
+        self._planned_at = float("-inf")
         messenger.on(OrderRequest, self._receive)
         messenger.on(ProducerEndsRequest, self._tell_producer_ends)
         messenger.on(ProducerEnds, self._learn_producer_ends)
@@ -198,11 +208,15 @@ class Controller:
             known = state.brokers.get(command.store_id)  # from an earlier request of the broker
             return attrs.evolve(command, number=state.free_number() if known is None else known.number)
         if isinstance(command, CreateTopic):
-            return CreateTopic(self._complete_topic(command.topic))
+            return attrs.evolve(command, topic=self._complete_topic(command.topic))
         if isinstance(command, AddLogs) and (topic := state.find_id(command.topic_id)) is not None:
             placed = topic.placement + command.placement
             wider = attrs.evolve(topic, log_count=max(command.log_count, topic.log_count), placement=placed)
-            return attrs.evolve(command, placement=self._place_logs(wider)[topic.log_count :])
+            return attrs.evolve(command, placement=self._planner.place(wider)[topic.log_count :])
+        if isinstance(command, ChangeReplicas) and (topic := state.find_id(command.topic_id)) is not None:
+            present = state.replicas.of(topic, command.log) if command.log < topic.log_count else LogReplicas(())
+            replicas = command.replicas or present.former or present.replicas
+            return attrs.evolve(command, replicas=replicas, generation=present.generation + 1)
         if isinstance(command, DeleteTopic) and (topic := state.find_id(command.topic_id)) is not None:
             epochs = [log.leadership.epoch for log in self._tables.log_table.logs(topic.name)]
             return attrs.evolve(command, last_epoch=max([topic.first_epoch, *epochs]))
@@ -213,22 +227,27 @@ class Controller:
         is_first = last is None or (self._tables.brokers.is_alone and not last)
         first_epoch = 0 if is_first else next_epoch((last or 0) + MISSED_EPOCHS * EPOCH_STEP, 0)
         created = attrs.evolve(topic, created_at=now_ms(), first_epoch=first_epoch)
-        return attrs.evolve(created, placement=self._place_logs(created))
+        return attrs.evolve(created, placement=self._planner.place(created))
 
     # What the cluster needs
 
     async def run(self) -> None:
-        """Open the cluster, choose its voters, close deleted topics, and shorten the log of metadata, until cancelled.
+        """Make what the cluster needs, until cancelled: voters, replicas, deletions, and a short log of metadata.
 
         Raise `StateDiffersError` if most voters have another state of the cluster.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._trim)
+            was_active = False
             while True:
                 is_active = self.is_active
+                if is_active and not was_active:
+                    self._planner.begin()
+                was_active = is_active
                 if is_active:
                     self._open()
                     self._close_topics()
+                    self._plan()
                     self._agree_on_snapshots()
                 else:
                     self._closing.clear()
@@ -264,8 +283,22 @@ class Controller:
         if set(chosen) == set(latest.replicas):
             return False
         if log.replica.elections.state.election is None:
-            self._act(self._tables.logs.change_replicas(log, chosen))
+            self._act(self._tables.logs.change_replicas(log, chosen, log.replica.newest.generation + 1))
         return True
+
+    # Replicas
+
+    def _plan(self) -> None:
+        """Order other replicas where logs need them, when all that was ordered before is applied."""
+        now, log = trio.current_time(), self._metadata.log
+        if now - self._planned_at > STALLED_S:
+            self._planner.begin()
+        if log is None or self._state.applied < log.index.end_offset or now - self._planned_at < PLAN_S:
+            return
+        self._planned_at = now
+        self._planner.forget_placed()
+        for command in self._planner.advance(now):
+            self._append(Order(command))
 
     # Snapshots
 

@@ -53,12 +53,10 @@ class Membership:
             self._storage.write_state(BROKERS_TOPIC, [(own.address.encode(), encode_broker(own))])
 
     def learn(self, broker: BrokerRegistration) -> None:
-        """Process what another broker publishes about itself, or what this one did before it was started."""
+        """Process what another broker publishes about itself."""
         if broker.address != self._brokers.own.address:
             self._seen[broker.address] = broker
             self._record(broker)
-        elif not self._is_running:
-            self._brokers.own = attrs.evolve(self._brokers.own, awaits_share=broker.awaits_share)
 
     def apply_state(self) -> None:
         """Apply which brokers the cluster has."""
@@ -68,12 +66,7 @@ class Membership:
             if each.store_id != self._brokers.own.address:
                 self._record(self._seen.get(each.store_id, BrokerRegistration(address=each.store_id)))
             elif (each.number, each.is_draining) != (self._brokers.own.number, self._brokers.own.is_draining):
-                awaits_share = self._brokers.own.awaits_share or (self._brokers.own.is_draining > each.is_draining)
-                self.update_registration(
-                    number=each.number,
-                    is_draining=each.is_draining,
-                    awaits_share=awaits_share and not each.is_draining,
-                )
+                self.update_registration(number=each.number, is_draining=each.is_draining)
 
     def _record(self, broker: BrokerRegistration) -> None:
         """Record another broker if it belongs to the cluster. Its number and whether it is drained are agreed."""

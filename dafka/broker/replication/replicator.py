@@ -157,6 +157,7 @@ class Replicator(CommitStage):
         """
         was_alone = self.brokers.is_alone
         self.membership.apply_state()
+        self.reassigner.apply_state()
         if was_alone and not self.brokers.is_alone and self._nursery is not None:
             self._join_cluster()
         for name in self._state.take_changed():

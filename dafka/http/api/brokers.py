@@ -128,11 +128,9 @@ async def list_moves(request: Request) -> Moves:
 def find_moves(node: BrokerNode) -> list[Move]:
     """Return the logs that are being moved, as far as this broker knows."""
     found = []
-    for log in node.all_logs():
-        reason = node.replicator.reassigner.explain(log.topic, log.number)
-        if reason is not None:
-            replicas, learners = (numbers_of(node, each) for each in (log.leadership.replicas, log.leadership.learners))
-            found.append(Move(log.topic, log.number, replicas, learners, reason.value))
+    for log, ordered in node.replica_changes().items():
+        replicas, learners = (numbers_of(node, each) for each in (log.leadership.replicas, log.leadership.learners))
+        found.append(Move(log.topic, log.number, replicas, learners, ordered.reason.sentence))
     return found
 
 
@@ -163,8 +161,7 @@ def describe_brokers(broker: Broker) -> list[ClusterBroker]:
         leadership = log.leadership
         led[leadership.leader] += 1
         kept.update(leadership.replicas)
-        topic = node.log_table.topics.get(log.topic)
-        replica_count = (topic.replica_count if topic is not None else 0) or broker.config.broker.replicas
+        replica_count = node.replicator.reassigner.wanted_count(log)
         if len(usable.intersection(leadership.replicas)) < min(replica_count, len(usable)):
             needed.update(leadership.replicas)
     return [_describe_broker(node, each, led, kept, needed) for each in node.brokers.all()]
@@ -287,8 +284,9 @@ async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
     """Change the replicas of a log, which takes a while.
 
     New replicas copy the log first. Replicas that are not in the list then leave. The first one in the list is the
-    preferred leader. The replicas stay until others are requested, or one of them is drained or stays dead for
-    `[broker] replace_replicas_after_ms`. With an empty list, the cluster chooses the replicas again.
+    preferred leader. The log keeps so many replicas. One that is drained, or stays dead for
+    `[broker] replace_replicas_after_ms`, gets a successor. With an empty list, a change under way is cancelled, and the
+    log has as many replicas as its topic again.
     """
     node, text = request.broker.node, request.arguments["log"]
     if not (text.isascii() and text.isdigit() and len(text) < 10):

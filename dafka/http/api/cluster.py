@@ -106,8 +106,7 @@ def _find_under_replicated(broker: Broker) -> list[UnderReplicatedLog]:
     """Return the first under-replicated logs that this broker leads."""
     node, found = broker.node, []
     for log in node.replicator.reassigner.under_replicated()[:LOGS_SHOWN]:
-        topic = node.log_table.topics.get(log.topic)
-        wanted = (topic.replica_count if topic is not None else 0) or broker.config.broker.replicas
+        wanted = node.replicator.reassigner.wanted_count(log)
         reason = explain_under_replication(log.leadership, wanted, node.brokers)
         found.append(
             UnderReplicatedLog(topic=log.topic, log=log.number, reason=reason, **describe_leadership(node, log))

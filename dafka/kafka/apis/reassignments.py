@@ -13,6 +13,7 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.errors import DafkaError
+from dafka.internal_topics import is_internal_topic
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_each, show_only
 from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
@@ -117,8 +118,7 @@ async def _alter(
     if log is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif asked.replicas is None:
-        # Current replicas stay, surplus replicas leave, and the brokers choose again.
-        if log in _ongoing(context):
+        if log in context.broker.node.replica_changes():
             error, message = await make_change(
                 context.broker.node.change_replicas(log, (), ordered_by=requester_of(context))
             )
@@ -139,21 +139,9 @@ async def _begin(
     before, after = cluster.replicas_of(log), read_assignment(cluster, numbers)
     if not may_change_count and len(before) != len(after):
         return ErrorCode.INVALID_REPLICATION_FACTOR, f"expected {len(before)} brokers, not {len(after)}"
-    if before != after or log in _ongoing(context):
+    if before != after or log in context.broker.node.replica_changes():
         return await make_change(context.broker.node.change_replicas(log, after, ordered_by=requester_of(context)))
     return ErrorCode.NONE, None
-
-
-def _ongoing(context: RequestContext) -> dict[Log, tuple[str, ...]]:
-    """Return the logs whose reassignment is not complete, with their target replicas."""
-    node, cluster = context.broker.node, context.view_cluster()
-    found: dict[Log, tuple[str, ...]] = {}
-    for topic in node.topics.values():
-        for number, wanted in topic.assignments.items():
-            log = node.find_log(topic.name, number)
-            if log is not None and set(wanted) != set(cluster.replicas_of(log)):
-                found[log] = wanted
-    return found
 
 
 @handles(ListPartitionReassignmentsRequest, show_only("topics", lambda user, topic: user.may_see(topic.name)))
@@ -164,16 +152,18 @@ async def list_reassignments(
     cluster = context.view_cluster()
     asked = None if request.topics is None else {each.name: set(each.partition_indexes) for each in request.topics}
     topics: dict[str, list[OngoingPartitionReassignment]] = {}
-    for log, wanted in _ongoing(context).items():
-        if asked is not None and log.number not in asked.get(log.topic, ()):
+    for log, replicas in context.broker.node.replica_changes().items():
+        is_asked = asked is None or log.number in asked.get(log.topic, ())
+        is_cancelled = not replicas.added and not replicas.removed
+        if not is_asked or is_cancelled or is_internal_topic(log.topic):
             continue
         present = cluster.replicas_of(log)
         topics.setdefault(log.topic, []).append(
             OngoingPartitionReassignment(
                 partition_index=log.number,
                 replicas=cluster.numbers_of(present),
-                adding_replicas=cluster.numbers_of(each for each in wanted if each not in present),
-                removing_replicas=cluster.numbers_of(each for each in present if each not in wanted),
+                adding_replicas=cluster.numbers_of(replicas.added),
+                removing_replicas=cluster.numbers_of(replicas.removed),
             )
         )
     return ListPartitionReassignmentsResponse(

@@ -141,7 +141,6 @@ def test_records_are_fetched_from_a_leader_that_is_alive() -> None:
 def test_a_broker_that_starts_says_what_its_settings_say() -> None:
     own = make(number=7, rack="r", initial_brokers=3).brokers.own
     assert (own.address, own.number, own.rack, own.initial_brokers) == (OWN, -1, "r", 3), "it is not registered yet"
-    assert own.awaits_share
     slow = make(leader_timeout_ms=2000, preferred_leader_after_ms=5000)
     slow.brokers.record_heartbeat(OTHER, 20.0)
     slow.brokers.check_alive(21.9)

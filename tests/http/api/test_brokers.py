@@ -150,9 +150,10 @@ def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **f
         quorum=MetadataQuorum(ADDRESSES[0]),
         inventory=SimpleNamespace(orphans=lambda: {"gone": 3, "lost": 4}),
         all_logs=lambda: logs,
-        log_table=SimpleNamespace(topics={"orders": SimpleNamespace(replica_count=2)}),
         logs=lambda _topic: logs,
-        replicator=SimpleNamespace(reassigner=SimpleNamespace(under_replicated=lambda: logs[:1])),
+        replicator=SimpleNamespace(
+            reassigner=SimpleNamespace(under_replicated=lambda: logs[:1], wanted_count=lambda _log: 2)
+        ),
     )
     context = {"broker": SimpleNamespace(node=node), "source": "anne", "is_forwarded": False}
     return SimpleNamespace(**context, **fields)

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-import attrs
 import trio
 
 from dafka import Config
@@ -18,6 +17,7 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, Offset
 from dafka.broker.log.appending import ClientAppender
@@ -65,6 +65,7 @@ class FakeBroker:
         )
         self.leases = SimpleNamespace(wait_metadata=trio.lowlevel.checkpoint, holds_lease=self._holds_lease)
         self.replicator = SimpleNamespace()
+        self.ordered: dict[Log, LogReplicas] = {}
 
     async def create_topic(
         self,
@@ -92,11 +93,12 @@ class FakeBroker:
 
     async def change_replicas(self, log: Log, replicas: Sequence[str], *, ordered_by: str = "") -> None:
         self.moved.append((log, tuple(replicas)))
-        topic = self.topics[log.topic]
-        assignments = {**topic.assignments, log.number: tuple(replicas)}
-        if not replicas:
-            del assignments[log.number]
-        self.log_table.add_topic(attrs.evolve(topic, assignments=assignments))
+        present = self.ordered.get(log, LogReplicas(log.leadership.replicas))
+        wanted = tuple(replicas) or present.former
+        self.ordered[log] = present.order(wanted, present.generation + 1, Reason.ASKED, len(replicas))
+
+    def replica_changes(self) -> dict[Log, LogReplicas]:
+        return {log: each for log, each in self.ordered.items() if each.is_changing and not log.is_gone}
 
     async def _delete_before(self, log: Log, offset: int) -> None:
         self.deleted.append((log, offset))

@@ -38,8 +38,6 @@ class BrokerRegistration:
         under_replicated_logs: How many of the logs that it leads have fewer replicas in sync than they should.
         forwarding_key: The key with which brokers sign client requests that they forward to it; new at each start, and
             empty if all brokers have the same secret file.
-        awaits_share: Whether it gets logs from more loaded brokers: it is new, was drained, or was replaced while it
-            was away, and has had fewer logs than the others since then.
     """
 
     address: str
@@ -55,7 +53,6 @@ class BrokerRegistration:
     is_draining: bool = False
     under_replicated_logs: int = 0
     forwarding_key: str = attrs.field(default="", repr=False)
-    awaits_share: bool = False
 
 
 class Brokers:

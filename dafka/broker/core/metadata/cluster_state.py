@@ -20,7 +20,7 @@ from dafka.broker.core.metadata.commands import (
     SNAPSHOTS_KEPT,
     AddLogs,
     AlterSettings,
-    AssignReplicas,
+    ChangeReplicas,
     CloseTopic,
     Command,
     CreateTopic,
@@ -30,17 +30,21 @@ from dafka.broker.core.metadata.commands import (
     OpenCluster,
     Order,
     RegisterBroker,
+    ReplicasChanged,
     SnapshotTaken,
 )
+from dafka.broker.core.metadata.log_replicas import LogReplicas, ReplicaTable
 from dafka.broker.core.metadata.state_records import (
     BROKER,
     DELETED,
     DELETING,
     FORGOTTEN,
     HEADER,
+    REPLICAS,
     SNAPSHOTS,
     TOPIC,
     StateRecords,
+    decode_keys,
     decode_records,
 )
 from dafka.broker.core.metadata.topics import LOGS_MAX, Deletion, Topic
@@ -106,6 +110,7 @@ class ClusterState:
         brokers: The registered brokers, by store id.
         forgotten_ids: The ids of the stores that were forgotten.
         topics: The topics, by name.
+        replicas: The replicas that their logs should have.
         deleting: The deleted topics whose names are not free yet, by name.
         deleted_ids: The ids of all deleted topics.
         producer_starts: By producer partition, the sequence of the first record that belongs to no deleted topic.
@@ -118,6 +123,7 @@ class ClusterState:
         self.brokers: dict[str, RegisteredBroker] = {}
         self.forgotten_ids: set[str] = set()
         self.topics: dict[str, Topic] = {}
+        self.replicas = ReplicaTable()
         self.deleting: dict[str, Deletion] = {}
         self.deleted_ids: set[str] = set()
         self.producer_starts: dict[Partition, int] = {}
@@ -137,7 +143,8 @@ class ClusterState:
             CreateTopic: self._create,
             AddLogs: self._add_logs,
             AlterSettings: self._alter,
-            AssignReplicas: self._assign,
+            ChangeReplicas: self._change_replicas,
+            ReplicasChanged: self._finish_change,
             DeleteTopic: self._delete,
             CloseTopic: self._close,
             SnapshotTaken: self._record_snapshot,
@@ -252,7 +259,6 @@ class ClusterState:
         return DONE
 
     def _forget(self, command: ForgetBroker) -> Outcome:
-        """Forget a broker. The cluster chooses the replicas of logs that an operator had assigned to it."""
         store_id = command.store_id
         if store_id in self.forgotten_ids:
             return DONE
@@ -262,10 +268,6 @@ class ClusterState:
         self.forgotten_ids.add(store_id)
         self._records.remove(BROKER + store_id)
         self._records.put(FORGOTTEN + store_id, store_id)
-        for topic in list(self.topics.values()):
-            kept = {log: each for log, each in topic.assignments.items() if store_id not in each}
-            if len(kept) < len(topic.assignments):
-                self._put(attrs.evolve(topic, assignments=kept))
         return DONE
 
     def _put_broker(self, broker: RegisteredBroker) -> None:
@@ -289,7 +291,8 @@ class ClusterState:
             return Outcome(
                 ErrorCode.INVALID_PARTITIONS, f"a topic has from 1 to {LOGS_MAX} logs, not {topic.log_count}"
             )
-        return self._check_replicas(topic.placement, topic.log_count) or self._put(topic)
+        refused = self._check_replicas(topic.placement, topic.log_count)
+        return refused or self._put_logs(topic, is_assigned=command.is_assigned)
 
     def _add_logs(self, command: AddLogs) -> Outcome:
         topic = self.find_id(command.topic_id)
@@ -304,13 +307,9 @@ class ClusterState:
                 f"the topic {topic.name!r} can have from {topic.log_count} to {LOGS_MAX} logs, not {command.log_count}",
             )
         placement = command.placement[len(command.placement) - added :]
-        assignments = dict(topic.assignments)
-        if command.is_assigned:
-            assignments.update(enumerate(placement, topic.log_count))
-        changed = attrs.evolve(
-            topic, log_count=command.log_count, placement=topic.placement + placement, assignments=assignments
-        )
-        return self._check_replicas(placement, added) or self._put(changed)
+        wider = attrs.evolve(topic, log_count=command.log_count, placement=topic.placement + placement)
+        refused = self._check_replicas(placement, added)
+        return refused or self._put_logs(wider, topic.log_count, is_assigned=command.is_assigned)
 
     def _alter(self, command: AlterSettings) -> Outcome:
         topic = self.find_id(command.topic_id)
@@ -323,17 +322,44 @@ class ClusterState:
             return _NO_REPLICAS
         return None
 
-    def _assign(self, command: AssignReplicas) -> Outcome:
+    def _put_logs(self, topic: Topic, first: int = 0, *, is_assigned: bool) -> Outcome:
+        """Put a topic whose logs from a number on are new."""
+        self.replicas.add(topic, first)
+        for number in range(first, topic.log_count) if is_assigned else ():
+            placed = topic.placement[number]
+            self._put_replicas(topic, number, LogReplicas(placed, assigned_count=len(placed)))
+        return self._put(topic)
+
+    def _change_replicas(self, command: ChangeReplicas) -> Outcome:
         topic = self.find_id(command.topic_id)
         if topic is None or not 0 <= command.log < topic.log_count:
             return _NO_TOPIC
-        assignments = {number: each for number, each in topic.assignments.items() if number != command.log}
-        if command.replicas:
-            refused = self._check_replicas((command.replicas,), 1)
-            if refused is not None:
-                return refused
-            assignments[command.log] = command.replicas
-        return self._put(attrs.evolve(topic, assignments=assignments))
+        present = self.replicas.of(topic, command.log)
+        if (command.replicas, command.assigned_count) == (present.replicas, present.assigned_count):
+            return DONE
+        if command.generation != present.generation + 1:
+            return Outcome(
+                ErrorCode.REASSIGNMENT_IN_PROGRESS, "other replicas were ordered at the same time: try again"
+            )
+        refused = self._check_replicas((command.replicas,), 1)
+        if refused is not None:
+            return refused
+        ordered = present.order(command.replicas, command.generation, command.reason, command.assigned_count)
+        return self._put_replicas(topic, command.log, ordered)
+
+    def _finish_change(self, command: ReplicasChanged) -> Outcome:
+        topic = self.find_id(command.topic_id)
+        if topic is None or not 0 <= command.log < topic.log_count:
+            return _NO_TOPIC
+        present = self.replicas.of(topic, command.log)
+        if not present.is_changing or present.generation != command.generation:
+            return DONE
+        return self._put_replicas(topic, command.log, present.finish())
+
+    def _put_replicas(self, topic: Topic, number: int, replicas: LogReplicas) -> Outcome:
+        self.replicas.put(topic, number, replicas)
+        self._records.put(f"{REPLICAS}{topic.topic_id}/{number}", replicas)
+        return DONE
 
     def _put(self, topic: Topic) -> Outcome:
         self.topics[topic.name] = topic
@@ -352,6 +378,8 @@ class ClusterState:
         self.deleting[topic.name] = deletion
         self._changed[topic.name] = None
         self._records.remove(TOPIC + topic.topic_id)
+        for key in self.replicas.remove(topic):
+            self._records.remove(f"{REPLICAS}{key.topic_id}/{key.number}")
         self._records.put(DELETING + topic.topic_id, deletion)
         return DONE
 
@@ -404,6 +432,7 @@ class ClusterState:
         """
         was_empty, former = not self.records, dict.fromkeys((*self.topics, *self.deleting))
         new = self._records.replace(records)
+        self.replicas.clear()
         for each in (self.brokers, self.forgotten_ids, self.topics, self.deleting, self.deleted_ids, self._names):
             each.clear()
         self.producer_starts.clear()
@@ -423,6 +452,10 @@ class ClusterState:
         for topic in decode_records(records.items(), TOPIC, Topic):
             self.topics[topic.name] = topic
             self._names[topic.topic_id] = topic.name
+            self.replicas.add(topic)
+        for key, replicas in decode_keys(records.items(), REPLICAS, LogReplicas):
+            topic_id, _, number = key.partition("/")
+            self.replicas.put(self.topics[self._names[topic_id]], int(number), replicas)
         for deletion in decode_records(records.items(), DELETING, Deletion):
             self.deleting[deletion.topic.name] = deletion
             self.deleted_ids.add(deletion.topic.topic_id)

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 
 import attrs
 
+from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.typed_json import convert, encode_json
 from dafka.errors import StorageFormatError
@@ -63,10 +64,11 @@ class ForgetBroker:
 
 @attrs.frozen
 class CreateTopic:
-    """Create a topic. The controller chooses the replicas of logs that have none."""
+    """Create a topic. The controller chooses the replicas, unless an operator has assigned them."""
 
     KIND: ClassVar[str] = "create-topic"
     topic: Topic
+    is_assigned: bool = False
 
 
 @attrs.frozen
@@ -93,13 +95,31 @@ class AlterSettings:
 
 
 @attrs.frozen
-class AssignReplicas:
-    """Choose the replicas of a log, the preferred leader first; none to leave the choice to the brokers again."""
+class ChangeReplicas:
+    """Give a log other replicas, the preferred leader first. Its leader makes the change.
 
-    KIND: ClassVar[str] = "assign-replicas"
+    Without replicas, a change under way is cancelled, and the number of replicas is that of the topic again. The
+    controller then fills them in. It also chooses the generation, which is one more than that of the last change.
+    """
+
+    KIND: ClassVar[str] = "change-replicas"
     topic_id: str
     log: int
     replicas: tuple[str, ...] = ()
+    reason: Reason = Reason.ASKED
+    assigned_count: int = 0
+    generation: int = 0
+
+
+@attrs.frozen
+class ReplicasChanged:
+    """The leader of a log has made a change: the log has the ordered replicas from a leader epoch on."""
+
+    KIND: ClassVar[str] = "replicas-changed"
+    topic_id: str
+    log: int
+    generation: int
+    epoch: int
 
 
 @attrs.frozen
@@ -144,7 +164,8 @@ Command: TypeAlias = (
     | CreateTopic
     | AddLogs
     | AlterSettings
-    | AssignReplicas
+    | ChangeReplicas
+    | ReplicasChanged
     | DeleteTopic
     | CloseTopic
     | SnapshotTaken

@@ -11,7 +11,7 @@ from dafka.broker.core.metadata.cluster_state import ClusterState, Outcome
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterSettings,
-    AssignReplicas,
+    ChangeReplicas,
     CloseTopic,
     Command,
     CreateTopic,
@@ -21,6 +21,7 @@ from dafka.broker.core.metadata.commands import (
     OpenCluster,
     Order,
     RegisterBroker,
+    ReplicasChanged,
     SnapshotTaken,
 )
 from dafka.broker.core.positions import Offset
@@ -91,11 +92,9 @@ def _alter(command: AlterSettings, state: ClusterState) -> str:
     return f"set {', '.join(sorted(changed)) or 'nothing new'} for {_topic(state, command.topic_id)}"
 
 
-def _assign(command: AssignReplicas, state: ClusterState) -> str:
-    log = f"log {command.log} of {_topic(state, command.topic_id)}"
-    if not command.replicas:
-        return f"choose the replicas of {log} automatically"
-    return f"assign {log} to {', '.join(_broker(state, each) for each in command.replicas)}"
+def _move(command: ChangeReplicas, state: ClusterState) -> str:
+    brokers = ", ".join(_broker(state, each) for each in command.replicas)
+    return f"move log {command.log} of {_topic(state, command.topic_id)} to {brokers}: {command.reason.sentence}"
 
 
 _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
@@ -106,7 +105,8 @@ _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
     CreateTopic: _create,
     AddLogs: lambda command, state: f"extend {_topic(state, command.topic_id)}, logs: {command.log_count}",
     AlterSettings: _alter,
-    AssignReplicas: _assign,
+    ChangeReplicas: _move,
+    ReplicasChanged: lambda command, state: f"log {command.log} of {_topic(state, command.topic_id)} has moved",
     DeleteTopic: lambda command, state: f"delete {_topic(state, command.topic_id)}",
     CloseTopic: lambda command, state: f"free the name of {_topic(state, command.topic_id)}",
     SnapshotTaken: lambda command, _: f"agree on the state at offset {command.offset}",

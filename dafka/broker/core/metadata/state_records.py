@@ -11,10 +11,17 @@ from dafka.broker.core.typed_json import convert, encode_json
 HEADER, SNAPSHOTS = "cluster", "snapshots"
 """The keys of values of which there is one."""
 
-BROKER, FORGOTTEN, TOPIC, DELETING, DELETED = "broker/", "forgotten/", "topic/", "deleting/", "deleted/"
+BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED = (
+    "broker/",
+    "forgotten/",
+    "topic/",
+    "replicas/",
+    "deleting/",
+    "deleted/",
+)
 """What the keys of the others begin with. An id follows."""
 
-_PREFIXES = tuple(each.encode() for each in (HEADER, SNAPSHOTS, BROKER, FORGOTTEN, TOPIC, DELETING, DELETED))
+_PREFIXES = tuple(each.encode() for each in (HEADER, SNAPSHOTS, BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED))
 
 _T = TypeVar("_T")
 
@@ -55,8 +62,17 @@ class StateRecords:
 
 
 def decode_records(records: Iterable[tuple[bytes, bytes]], prefix: str, kind: type[_T]) -> Iterator[_T]:
-    """Yield the values whose keys have a prefix. Raise `TypeError`, `ValueError` or `KeyError` if one is malformed."""
+    """Yield the values whose keys have a prefix; see `decode_keys`."""
+    for _, value in decode_keys(records, prefix, kind):
+        yield value
+
+
+def decode_keys(records: Iterable[tuple[bytes, bytes]], prefix: str, kind: type[_T]) -> Iterator[tuple[str, _T]]:
+    """Yield the rest of each key with a prefix, and its value.
+
+    Raise `TypeError`, `ValueError` or `KeyError` if one is malformed.
+    """
     for key, value in records:
         if key.startswith(prefix.encode()):
             found: Any = convert(kind, json.loads(value))
-            yield found
+            yield key.decode().removeprefix(prefix), found

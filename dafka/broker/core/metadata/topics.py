@@ -34,7 +34,6 @@ class Topic:
         replica_count: The number of replicas of its logs; 0 for `[broker] replicas`.
         placement: The replicas of each log when it was created, the first leader first. They never change.
         created_at: When it was created, in ms since 1970.
-        assignments: By number of a log, the replicas that an operator has chosen, the preferred leader first.
         first_epoch: The leader epoch with which its logs begin, larger than those of a deleted topic of the same name.
             Clients know logs by topic name, and some ignore leaders of an earlier epoch.
     """
@@ -46,7 +45,6 @@ class Topic:
     replica_count: int = 0
     placement: tuple[tuple[str, ...], ...] = ()
     created_at: int = 0
-    assignments: Mapping[int, tuple[str, ...]] = attrs.field(factory=dict)
     first_epoch: int = 0
 
 

@@ -64,7 +64,7 @@ class ElectionTriggers:
         It is if the log has no leader that should continue, and this replica can be elected.
         """
         peers = self._peers
-        if self._broker not in peers.writable.intersection(peers.latest.voters) or not peers.can_elect:
+        if self._broker not in peers.writable.intersection(peers.newest.voters) or not peers.can_elect:
             return False
         has_rival = peers.has_rival()
         if (

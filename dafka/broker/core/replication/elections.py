@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import attrs
+
 from dafka.broker.core.positions import FIRST_OFFSET
 from dafka.broker.core.replication.divergence import RULES, LateVotes
 from dafka.broker.core.replication.effects import Lead, ReplicaAction, StepDown, WriteControl
@@ -162,7 +164,7 @@ class Elections:
             transition = Transition.REQUEST_TRANSFER
         else:
             transition = Transition.REQUEST_VOTES
-        return self._request_votes(transition, self.peers.latest.replicas, self.peers.latest.learners)
+        return self._request_votes(transition, self.peers.newest)
 
     def _advance_led(self, now: float) -> list[ReplicaAction]:
         """Withdraw an election that is not needed, or make learners voters, while the log has a leader."""
@@ -171,7 +173,7 @@ class Elections:
         if isinstance(state, Follower) and state.election is not None and not state.election.vote_request.is_transfer:
             actions = self.take(Transition.WITHDRAW, Follower())
         if self._triggers.are_learners_in_sync(state, now):
-            actions = self._request_votes(Transition.PROMOTE_LEARNERS, self.peers.latest.replicas)
+            actions = self._request_votes(Transition.PROMOTE_LEARNERS, attrs.evolve(self.peers.latest, learners=()))
         return actions
 
     def idle(self, now: float) -> None:
@@ -189,19 +191,21 @@ class Elections:
             or self.peers.rank_writable()[:1] != [self._broker]
         ):
             return []
-        return self._request_votes(Transition.REQUEST_TRANSFER, latest.replicas, latest.learners)
+        return self._request_votes(Transition.REQUEST_TRANSFER, self.peers.newest)
 
-    def change_replicas(self, replicas: Iterable[str]) -> list[ReplicaAction]:
+    def change_replicas(self, replicas: Iterable[str], generation: int) -> list[ReplicaAction]:
         """Begin an epoch with other replicas, as the leader, which remains one of them.
 
-        It begins when more than half of the former and of the new replicas have voted for it. If all former replicas
-        stay, the added ones are learners until they are in sync: until then they would make a quorum harder to reach.
+        The generation is that of the command that has ordered them. The epoch begins when more than half of the former
+        and of the new replicas have voted for it. If all former replicas stay, the added ones are learners until they
+        are in sync: until then they would make a quorum harder to reach.
         """
         found, voters = tuple(replicas), self.peers.latest.voters
-        if not self.is_complete or self._broker not in found:
+        if not self.is_complete or self._broker not in found or generation < self.peers.newest.generation:
             return []
         learners = tuple(each for each in found if each not in voters) if set(voters) <= set(found) else ()
-        return self._request_votes(Transition.CHANGE_REPLICAS, found, learners)
+        wanted = attrs.evolve(self.peers.latest, replicas=found, learners=learners, generation=generation)
+        return self._request_votes(Transition.CHANGE_REPLICAS, wanted)
 
     # Transitions
 
@@ -216,16 +220,17 @@ class Elections:
         self.peers.progress.begin(start.leader_epoch)
         return self.take(transition, Leader(start.leader_epoch), Lead(start))
 
-    def _request_votes(
-        self, transition: Transition, replicas: tuple[str, ...], learners: tuple[str, ...] = ()
-    ) -> list[ReplicaAction]:
+    def _request_votes(self, transition: Transition, wanted: EpochStart) -> list[ReplicaAction]:
+        """Request votes for an epoch with the replicas of an epoch start, present or wanted."""
         led_epoch = self.state.led_epoch
         if self.is_complete and self._late_votes.leader_epoch != led_epoch:
             self._late_votes.clear()  # this epoch continues the right log, and is complete
         leader_epoch = self._next_epoch()
         self._triggers.record_request()
         is_transfer = transition is Transition.REQUEST_TRANSFER
-        vote_request = VoteRequest(self._log, leader_epoch, replicas, learners, is_transfer)
+        vote_request = VoteRequest(
+            self._log, leader_epoch, wanted.replicas, wanted.learners, wanted.generation, is_transfer
+        )
         election = Election(vote_request, self.rule)
         state = Follower(election) if led_epoch is None else Leader(led_epoch, election)
         return self.take(transition, state, WriteControl(vote_request))
@@ -235,6 +240,7 @@ class Elections:
         is_asked = self._broker in vote_request.replicas or self._broker in self.peers.known
         if (
             not is_asked
+            or not self.peers.may_request(vote_request)
             or vote_request.leader_epoch.leader == self._broker
             or vote_request.leader_epoch.epoch <= self._voted_epoch()
             or self._follows_another(vote_request)
@@ -267,7 +273,7 @@ class Elections:
         voted_epoch = max(self.votes.own_epoch, self._first_epoch)
         if start.leader_epoch.epoch <= voted_epoch or self._broker not in self.peers.known:
             return []
-        vote_request = VoteRequest(self._log, start.leader_epoch, start.replicas, start.learners)
+        vote_request = VoteRequest(self._log, start.leader_epoch, start.replicas, start.learners, start.generation)
         return self._vote_for_another(Transition.FOLLOW, vote_request)
 
     def _vote_for_another(self, transition: Transition, vote_request: VoteRequest) -> list[ReplicaAction]:
@@ -320,15 +326,24 @@ class Elections:
         """Start the epoch, unless its own vote is being written, or an epoch start is on its way."""
         log_ends = election.log_ends(self._late_votes.log_ends)
         latest = EpochEnd(self.peers.latest.leader_epoch, FIRST_OFFSET)
+        request = election.vote_request
         if (
             not election.has_own_vote
+            or request.generation < self.peers.newest.generation  # it requests votes again, for the newest replicas
             or not election.knows_epoch_starts(self._epoch_tree, [*log_ends, latest])
             or not election.has_quorum_of_former_voters(self._epoch_tree)
         ):
             return []
-        parent, request = self.rule.choose_parent(log_ends, self._epoch_tree), election.vote_request
-        log_start = election.log_start(parent, self._epoch_tree)
-        start = EpochStart(self._log, request.leader_epoch, parent, request.replicas, request.learners, log_start)
+        parent = self.rule.choose_parent(log_ends, self._epoch_tree)
+        start = EpochStart(
+            self._log,
+            request.leader_epoch,
+            parent,
+            request.replicas,
+            request.learners,
+            request.generation,
+            election.log_start(parent, self._epoch_tree),
+        )
         return self.take(Transition.START, Starting(request.leader_epoch), WriteControl(start))
 
     # Records and times

@@ -14,6 +14,8 @@ class EpochTree:
     def __init__(self, starts: Iterable[EpochStart] = ()) -> None:
         self.starts: dict[LeaderAndEpoch, EpochStart] = {}
         self.latest: EpochStart | None = None
+        self.newest: EpochStart | None = None
+        """The start with the newest replicas: the latest one of the highest generation."""
         for start in starts:
             self.add(start)
 
@@ -22,6 +24,8 @@ class EpochTree:
         self.starts[start.leader_epoch] = start
         if self.latest is None or start.leader_epoch >= self.latest.leader_epoch:
             self.latest = start
+        if self.newest is None or _age(start) >= _age(self.newest):
+            self.newest = start
 
     def chain(self, log_end: EpochEnd) -> list[EpochEnd] | None:
         """Return the epochs that a log consists of, the last one first, each with its end in that log.
@@ -135,3 +139,7 @@ class LocalEpochs:
                     break
         end_offset = self._ends.get(self._latest_complete)
         return NO_EPOCH_END if end_offset is None else EpochEnd(self._latest_complete, end_offset)
+
+
+def _age(start: EpochStart) -> tuple[int, LeaderAndEpoch]:
+    return start.generation, start.leader_epoch

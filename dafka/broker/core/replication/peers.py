@@ -9,7 +9,7 @@ from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.election import VoteRecord
 from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.high_watermark import FollowerProgress
-from dafka.broker.core.replication.records import EpochStart
+from dafka.broker.core.replication.records import EpochStart, VoteRequest
 from dafka.broker.core.replication.states import Leader
 from dafka.protocol.rendezvous import rank_nodes
 
@@ -81,6 +81,22 @@ class Peers:
         return self._epoch_tree.latest
 
     @property
+    def newest(self) -> EpochStart:
+        """The epoch start with the newest replicas, which the next epoch begins with. Nearly always the latest one."""
+        assert self._epoch_tree.newest is not None
+        return self._epoch_tree.newest
+
+    def may_request(self, vote_request: VoteRequest) -> bool:
+        """Return whether a broker may request votes for some replicas, as far as this broker knows.
+
+        It is a voter of the newest replicas, or has ordered newer ones. A replica that was removed is neither.
+        """
+        newest = self.newest
+        if vote_request.generation != newest.generation:
+            return vote_request.generation > newest.generation
+        return vote_request.leader_epoch.leader in newest.voters
+
+    @property
     def leader(self) -> str:
         """The leader; empty if there is none."""
         leader_epoch = self.latest.leader_epoch
@@ -103,7 +119,7 @@ class Peers:
     @property
     def can_elect(self) -> bool:
         """Whether the writable brokers include enough voters to begin an epoch."""
-        return self._rule.can_elect(self.latest.voters, self.writable)
+        return self._rule.can_elect(self.newest.voters, self.writable)
 
     @property
     def is_replaceable(self) -> bool:
@@ -123,7 +139,7 @@ class Peers:
 
     def rank_writable(self) -> list[str]:
         """Return the living voters that can write, the most preferred leader first."""
-        return self.preference.rank_writable(self.latest.voters, self.writable)
+        return self.preference.rank_writable(self.newest.voters, self.writable)
 
     def rank(self) -> int:
         """Return how many living voters are preferred to this one as leaders."""

@@ -56,6 +56,7 @@ class VoteRequest(ReplicaSet):
     leader_epoch: LeaderAndEpoch
     replicas: tuple[str, ...]
     learners: tuple[str, ...] = ()  # copy the log, and do not vote until they have caught up
+    generation: int = 0  # of the replicas: how often other ones were ordered
     is_transfer: bool = False  # a preferred replica asks to replace a living leader
 
 
@@ -86,7 +87,8 @@ class EpochStart(ReplicaSet):
     leader_epoch: LeaderAndEpoch
     parent: EpochEnd
     replicas: tuple[str, ...]
-    learners: tuple[str, ...] = ()  # see `VoteRequest`
+    learners: tuple[str, ...] = ()  # see `VoteRequest`, also for the generation
+    generation: int = 0
     log_start: Offset = FIRST_OFFSET
 
 
@@ -123,10 +125,14 @@ def decode_control(value: bytes) -> ControlRecord:
             raise StorageFormatError("a control record has a newer version: update dafka on this broker")
         [(kind, found)] = fields.items()
         if kind == "claim":
-            log, leader_epoch, replicas, *rest = found
-            learners = _texts(rest[0]) if rest else ()
+            log, leader_epoch, replicas, learners, generation, is_transfer = found
             return VoteRequest(
-                str(log), _leader_epoch(leader_epoch), _texts(replicas), learners, is_transfer=True in rest[1:]
+                str(log),
+                _leader_epoch(leader_epoch),
+                _texts(replicas),
+                _texts(learners),
+                int(generation),
+                is_transfer=bool(is_transfer),
             )
         log, leader_epoch, (last, end), replicas, *rest = found
         log_end = EpochEnd(_leader_epoch(last), Offset(int(end)))
@@ -135,9 +141,16 @@ def decode_control(value: bytes) -> ControlRecord:
             replica_sets, start = tuple(map(_texts, replicas)), Offset(int(log_start))
             return Vote(str(log), _leader_epoch(leader_epoch), log_end, replica_sets, _leader_epoch(latest), start)
         if kind == "row":
-            learners, log_start = rest
-            start = Offset(int(log_start))
-            return EpochStart(str(log), _leader_epoch(leader_epoch), log_end, _texts(replicas), _texts(learners), start)
+            learners, generation, log_start = rest
+            return EpochStart(
+                str(log),
+                _leader_epoch(leader_epoch),
+                log_end,
+                _texts(replicas),
+                _texts(learners),
+                int(generation),
+                Offset(int(log_start)),
+            )
         raise StorageFormatError(f"a control record has the unknown kind {kind!r}")
 
 

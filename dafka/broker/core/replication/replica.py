@@ -76,9 +76,19 @@ class Replica:
         return self._peers.latest
 
     @property
+    def newest(self) -> EpochStart:
+        """The epoch start with the newest replicas; see `Peers.newest`."""
+        return self._peers.newest
+
+    @property
     def replicas(self) -> tuple[str, ...]:
         """The replicas, as far as this replica knows."""
         return self._peers.latest.replicas
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether this broker is a replica: of the latest epoch, or of the next one."""
+        return self._broker in self._peers.latest.replicas or self._broker in self._peers.newest.replicas
 
     @property
     def leader(self) -> str:
@@ -154,7 +164,8 @@ class Replica:
         """
         return (
             self.availability is Availability.MAJORITY
-            and self._broker not in self.elections.votes.pending_replicas().union(self.replicas)
+            and not self.is_needed
+            and self._broker not in self.elections.votes.pending_replicas()
             and self._peers.have_acknowledged_latest()
         )
 

@@ -321,9 +321,9 @@ class ReplicatedLogs:
         """Request the leadership of a log, if this broker is preferred; see `Elections.transfer_leadership`."""
         return self._actions(log, self._wake_up(log).elections.transfer_leadership())
 
-    def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str]) -> list[LogAction]:
+    def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str], generation: int) -> list[LogAction]:
         """Change the replicas of a log that this broker leads; see `Elections.change_replicas`."""
-        return self._actions(log, self._wake_up(log).elections.change_replicas(replicas))
+        return self._actions(log, self._wake_up(log).elections.change_replicas(replicas, generation))
 
     def renumber(self, number: int) -> None:
         """Set the number of this broker, which has changed."""
@@ -337,7 +337,7 @@ class ReplicatedLogs:
 
     def keeps_log(self, log: ReplicatedLog) -> bool:
         """Return whether this broker stores a log: as a replica, or because all brokers observe it."""
-        return self._address in log.replica.replicas or log.topic in self.observed_topics
+        return log.replica.is_needed or log.topic in self.observed_topics
 
     def is_joining(self, partition: Partition) -> bool:
         """Return whether a partition is fetched only so that this broker becomes an additional replica of a log."""

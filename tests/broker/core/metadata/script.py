@@ -24,8 +24,10 @@ from dafka.broker.core.metadata.commands import (
     DeleteTopic,
     Order,
     RegisterBroker,
+    ReplicasChanged,
 )
-from dafka.broker.core.metadata.replica_placement import LogPlacement
+from dafka.broker.core.metadata.log_replicas import LogReplicas
+from dafka.broker.core.metadata.planner import Planner, PlannerSettings
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import VOTERS
 from dafka.broker.core.partition_address import name_log
@@ -33,8 +35,7 @@ from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.broker.metadata.controller import MISSED_EPOCHS
-from dafka.protocol.rendezvous import rank_nodes
-from tests.broker.core.replication.brokers import LEASE_S, Broker, KeptLog
+from tests.broker.core.replication.brokers import FULL_BYTES, LEASE_S, Broker, KeptLog
 from tests.broker.core.replication.history import History
 from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.script import BrokerScript, NoChance
@@ -134,9 +135,6 @@ class MetadataLog(NotedLog):
     def _is_replica(self) -> bool:
         return True
 
-    def placed(self) -> LogPlacement:
-        return attrs.evolve(super().placed(), is_fixed=True)
-
     def merge_divergent(self) -> None:
         """Do nothing: a command that was not committed must not take effect later."""
 
@@ -157,7 +155,6 @@ class TopicBroker(Broker):
     def __init__(self, name: str, number: int, world: Topics, link: str = "") -> None:
         super().__init__(name, number, world)
         self._link = link or name
-        self.awaits_share = False
         self.has_joined = False
         self.stored: dict[bytes, bytes] = {}
         self.applied = FIRST_OFFSET
@@ -183,6 +180,7 @@ class TopicBroker(Broker):
         self.state.restore(self.stored)
         self.state.applied = self.applied
         self.state.take_changed()
+        self.planner = Planner(self.state, self.brokers, PlannerSettings(full_bytes=FULL_BYTES))
         self.in_use = dict(self.state.topics)
         names = [self.world.add_log(topic, n) for topic in self.in_use.values() for n in range(topic.log_count)]
         return [*([METADATA] if self.has_joined else []), *names]
@@ -264,24 +262,34 @@ class TopicBroker(Broker):
             last = state.last_epochs.get(command.topic.name)
             first_epoch = 0 if last is None else next_epoch(last + MISSED_EPOCHS * EPOCH_STEP, 0)
             topic = attrs.evolve(command.topic, first_epoch=first_epoch)
-            return CreateTopic(attrs.evolve(topic, placement=self.place(topic)))
+            return CreateTopic(attrs.evolve(topic, placement=self.planner.place(topic)))
         if isinstance(command, AddLogs) and (found := state.find_id(command.topic_id)) is not None:
             wider = attrs.evolve(found, log_count=command.log_count)
-            return attrs.evolve(command, placement=self.place(wider)[found.log_count :])
+            return attrs.evolve(command, placement=self.planner.place(wider)[found.log_count :])
         if isinstance(command, DeleteTopic) and (found := state.find_id(command.topic_id)) is not None:
             logs = [self.logs.get(name_log(found.topic_id, number)) for number in range(found.log_count)]
             epochs = [each.replica.latest.leader_epoch.epoch for each in logs if each is not None]
             return attrs.evolve(command, last_epoch=max([found.first_epoch, *epochs]))
         return command
 
-    def place(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
-        placed = list(topic.placement[: topic.log_count])
-        names = [name_log(topic.topic_id, number) for number in range(len(placed), topic.log_count)]
-        brokers = self.brokers
-        logs = [each.placed() for name, each in self.logs.items() if name != METADATA]
-        arguments = (brokers.all(), brokers.alive, logs, names, topic.replica_count, self.clock, brokers.unwritable)
-        chosen = self.balancer.place_logs(*arguments)
-        return (*placed, *(tuple(rank_nodes(name, each)) for name, each in zip(names, chosen, strict=True)))
+    def change_replicas(self) -> None:
+        """Order replicas, as the controller, and make the changes that were ordered."""
+        if self.metadata is not None and self.metadata.is_controller:
+            for command in self.planner.advance(self.clock):
+                self.submit(Order(command))
+        for kept in self.logs.values():
+            kept.continue_change()
+
+    def find_ordered(self, log: str) -> LogReplicas | None:
+        topic_id, _, number = log.partition("/")
+        topic = self.state.find_id(topic_id)
+        return None if topic is None else self.state.replicas.of(topic, int(number))
+
+    def report_change(self, log: str, generation: int, epoch: int) -> None:
+        topic_id, _, number = log.partition("/")
+        found = self.find_ordered(log)
+        if found is not None and found.is_changing:
+            self.request(ReplicasChanged(topic_id, int(number), generation, epoch))
 
     def apply(self) -> None:
         """Apply the committed commands, as `MetadataLog` of a running broker does."""

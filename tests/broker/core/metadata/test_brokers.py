@@ -137,7 +137,6 @@ REGISTRATION = BrokerRegistration(
     is_draining=True,
     under_replicated_logs=2,
     forwarding_key="key",
-    awaits_share=True,
 )
 
 

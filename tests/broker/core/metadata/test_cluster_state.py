@@ -14,7 +14,7 @@ from dafka.broker.core.metadata.cluster_state import BROKERS_MAX, DONE, ClusterS
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterSettings,
-    AssignReplicas,
+    ChangeReplicas,
     CloseTopic,
     Command,
     CreateTopic,
@@ -24,8 +24,10 @@ from dafka.broker.core.metadata.commands import (
     OpenCluster,
     Order,
     RegisterBroker,
+    ReplicasChanged,
     SnapshotTaken,
 )
+from dafka.broker.core.metadata.log_replicas import LogKey, LogReplicas, Reason
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.errors import StorageFormatError
@@ -50,10 +52,19 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(RegisterBroker, STORES, st.integers(-1, 2)),
     st.builds(DrainBroker, STORES, st.booleans()),
     st.builds(ForgetBroker, STORES, st.booleans()),
-    st.builds(CreateTopic, TOPICS),
+    st.builds(CreateTopic, TOPICS, st.booleans()),
     st.builds(AddLogs, IDS, st.integers(0, 4), PLACEMENT, st.booleans()),
     st.builds(AlterSettings, IDS, st.just({"retention.ms": "9"})),
-    st.builds(AssignReplicas, IDS, st.integers(0, 3), REPLICAS),
+    st.builds(
+        ChangeReplicas,
+        IDS,
+        st.integers(0, 3),
+        REPLICAS,
+        st.sampled_from([Reason.ASKED, Reason.DEAD]),
+        st.integers(0, 1),
+        st.integers(0, 3),
+    ),
+    st.builds(ReplicasChanged, IDS, st.integers(0, 3), st.integers(0, 3), st.just(1024)),
     st.builds(DeleteTopic, IDS, st.sampled_from([0, 2048])),
     st.builds(CloseTopic, IDS, st.dictionaries(st.sampled_from(["P", "Q"]), st.integers(0, 9), max_size=2)),
     st.builds(SnapshotTaken, st.integers(0, 9), st.just("checksum")),
@@ -73,7 +84,9 @@ def parts(state: ClusterState) -> dict[str, Any]:
     """Return everything that a state says."""
     names = ("brokers", "forgotten_ids", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs")
     others = ("cluster_id", "is_open", "snapshots")
-    return {name: getattr(state, name) for name in (*names, *others)}
+    replicas = {"replicas": dict(state.replicas), "changing": dict(state.replicas.changing)}
+    found = {name: getattr(state, name) for name in (*names, *others)}
+    return {**found, **replicas, "counts": +state.replicas.counts}
 
 
 def topic(name: str = "orders", topic_id: str = "1D", *placement: tuple[str, ...], **fields: Any) -> Topic:
@@ -115,7 +128,7 @@ def test_an_order_that_is_refused_or_made_again_changes_nothing(orders: list[Ord
             assert {**parts(state), "deleted_ids": before["deleted_ids"]} == before
             continue
         state.take_records()
-        assert state.apply(order) == DONE or isinstance(order.command, AssignReplicas | AlterSettings)
+        assert state.apply(order) == DONE or isinstance(order.command, AlterSettings)
         assert all(value is not None for _, value in state.take_records())
 
 
@@ -140,35 +153,57 @@ def test_names_numbers_and_ids_belong_to_one(orders: list[Order]) -> None:
         for each in state.topics.values():
             assert len(each.placement) == each.log_count >= 1
             assert {"a", "b", "c"} >= {store for replicas in each.placement for store in replicas}
-            assert all(0 <= log < each.log_count for log in each.assignments)
 
 
 def test_the_first_replicas_of_a_log_never_change() -> None:
     state = begin()
     assert state.apply(Order(CreateTopic(topic()))) == DONE
-    assert state.apply(Order(AssignReplicas("1D", 0, ("c", "b")))) == DONE
+    assert state.apply(Order(ChangeReplicas("1D", 0, ("c", "b"), generation=1))) == DONE
     assert state.apply(Order(AddLogs("1D", 2, (("b", "c"),), is_assigned=True))) == DONE
     assert state.apply(Order(AddLogs("1D", 3, (("x",), ("b", "c"), ("a",))))) == DONE, "the last one is added"
     found = state.topics["orders"]
     assert found.placement == (("a", "b", "c"), ("b", "c"), ("a",))
-    assert found.assignments == {0: ("c", "b"), 1: ("b", "c")}
-    assert state.apply(Order(AssignReplicas("1D", 0))) == DONE
-    assert state.topics["orders"].assignments == {1: ("b", "c")}
+    assert dict(state.replicas) == {
+        ("1D", 0): LogReplicas(("c", "b"), 1, ("a", "b", "c"), Reason.ASKED),
+        ("1D", 1): LogReplicas(("b", "c"), assigned_count=2),
+    }
 
 
-def test_a_forgotten_broker_leaves_its_number_and_its_assignments_and_never_returns() -> None:
+def test_one_change_of_replicas_follows_another() -> None:
+    """The former replicas are those from before all changes that are not made yet."""
     state = begin()
-    state.apply(
-        Order(CreateTopic(topic("orders", "1D", ("a", "b"), ("b", "c"), assignments={0: ("a", "b"), 1: ("c",)})))
-    )
+    state.apply(Order(CreateTopic(topic("orders", "1D", ("a", "b")))))
+    found = []
+    commands: list[Command] = [
+        ChangeReplicas("1D", 0, ("b", "a"), generation=1),  # no change: only their order is different
+        ChangeReplicas("1D", 0, ("b", "c"), Reason.DEAD, generation=1),
+        ReplicasChanged("1D", 0, 0, 1024),  # of an earlier one
+        ChangeReplicas("1D", 0, ("a", "b"), assigned_count=2, generation=2),  # cancelled
+        ReplicasChanged("1D", 0, 2, 2048),
+        ReplicasChanged("1D", 0, 2, 2048),
+        DeleteTopic("1D"),
+    ]
+    for command in commands:
+        assert state.apply(Order(command)) == DONE
+        found.append(dict(state.replicas).get(LogKey("1D", 0)))
+    changed = LogReplicas(("b", "c"), 1, ("b", "a"), Reason.DEAD)
+    cancelled = LogReplicas(("a", "b"), 2, ("b", "a"), Reason.ASKED, 2)
+    made = attrs.evolve(cancelled, former=())
+    assert found == [LogReplicas(("b", "a")), changed, changed, cancelled, made, made, None]
+    assert (changed.added, changed.removed, made.added, made.removed) == (("c",), ("a",), (), ())
+
+
+def test_a_forgotten_broker_leaves_its_number_and_never_returns() -> None:
+    state = begin()
+    state.apply(Order(CreateTopic(topic("orders", "1D", ("a", "b"), ("b", "c")))))
     assert state.apply(Order(ForgetBroker("b"))) == DONE
     assert state.topics["orders"].placement == (("a", "b"), ("b", "c")), "its epochs are still part of these logs"
-    assert state.topics["orders"].assignments == {1: ("c",)}
     assert state.free_number() == 1
     refused = state.apply(Order(RegisterBroker("b", 1)))
     assert refused == (ErrorCode.INVALID_REGISTRATION, "the cluster has forgotten this store")
     assert state.apply(Order(RegisterBroker("d", 1))) == DONE
-    assert state.apply(Order(AssignReplicas("1D", 0, ("b",)))).error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    refused = state.apply(Order(ChangeReplicas("1D", 0, ("b",), generation=1)))
+    assert refused.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_the_name_of_a_deleted_topic_is_free_when_its_records_are_known() -> None:
@@ -226,8 +261,10 @@ REFUSED: list[tuple[Command, ErrorCode, str]] = [
     (AddLogs("1D", 2), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
     (AddLogs("9D", 2), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
     (AlterSettings("9D", {}), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
-    (AssignReplicas("1D", 1, ("a",)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
-    (AssignReplicas("1D", 0, ("x",)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
+    (ChangeReplicas("1D", 1, ("a",)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
+    (ChangeReplicas("1D", 0, ("x",), generation=1), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
+    (ChangeReplicas("1D", 0, ("a",), generation=2), ErrorCode.REASSIGNMENT_IN_PROGRESS, "at the same time: try again"),
+    (ReplicasChanged("1D", 1, 1, 1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
     (DeleteTopic("9D"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
     (CloseTopic("1D", {}), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
 ]
@@ -258,6 +295,7 @@ def test_a_malformed_state_is_refused() -> None:
         (b"broker/a", b"{}"),
         (b"topic/1D", b"[]"),
         (b"deleted/1D", b'{"topic": 1}'),
+        (b"replicas/1D/0", b"{}"),
     ]:
         with pytest.raises(StorageFormatError, match="the stored state of the cluster is malformed"):
             ClusterState().restore({key: value})

@@ -9,7 +9,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterSettings,
-    AssignReplicas,
+    ChangeReplicas,
     CloseTopic,
     Command,
     CreateTopic,
@@ -19,9 +19,11 @@ from dafka.broker.core.metadata.commands import (
     OpenCluster,
     Order,
     RegisterBroker,
+    ReplicasChanged,
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.history import apply_orders, describe_command
+from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.positions import Offset
 from tests.broker.core.metadata.test_cluster_state import ORDERS, begin, parts, topic
 
@@ -48,8 +50,11 @@ DESCRIBED: list[tuple[Command, str]] = [
     (AddLogs("1D", 3), "extend topic orders, logs: 3"),
     (AlterSettings("1D", {"x": "1", "y": "3"}), "set y=3, z to its default for topic orders"),
     (AlterSettings("1D", {"x": "1", "z": "1"}), "set nothing new for topic orders"),
-    (AssignReplicas("1D", 0, ("b", "x")), "assign log 0 of topic orders to broker 1, broker x"),
-    (AssignReplicas("1D", 0), "choose the replicas of log 0 of topic orders automatically"),
+    (
+        ChangeReplicas("1D", 0, ("b", "x"), Reason.DRAINED),
+        "move log 0 of topic orders to broker 1, broker x: a broker that keeps it is drained",
+    ),
+    (ReplicasChanged("1D", 0, 1, 1024), "log 0 of topic orders has moved"),
     (DeleteTopic("1D"), "delete topic orders"),
     (DeleteTopic("9D"), "delete the topic with the id 9D"),
     (CloseTopic("3D", {}), "free the name of topic gone"),

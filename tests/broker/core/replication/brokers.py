@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dafka.broker.core.metadata.balancer import Balancer, BalancerSettings
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
-from dafka.broker.core.metadata.replica_placement import LogPlacement
+from dafka.broker.core.metadata.log_replicas import LogReplicas, next_replicas
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.effects import (
     Acknowledge,
@@ -39,7 +38,10 @@ HEARTBEAT_S = 0.2
 ALIVE_S = 0.7
 LEASE_S = ALIVE_S - HEARTBEAT_S
 BALANCE_S = 0.5
-BALANCING = BalancerSettings(replace_replicas_after_s=2.0, full_bytes=100, moves_max=2)
+FULL_BYTES = 100
+
+
+NOTHING_ORDERED = LogReplicas(())
 
 
 class KeptLog:
@@ -92,7 +94,8 @@ class KeptLog:
     def let_time_pass(self, *, has_changed: bool) -> None:
         """Tell the replica which brokers are alive, if that has changed; otherwise advance it, unless it is settled."""
         broker, replica = self.broker, self.replica
-        if replica.preference.set((), broker.balancer.ineligible_leaders(self.name)):
+        ordered = broker.find_ordered(self.name) or NOTHING_ORDERED
+        if replica.preference.set(ordered.replicas, broker.ineligible().union(ordered.removed)):
             self.wake_up()
         if has_changed:
             self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock, broker.brokers.unwritable))
@@ -330,15 +333,19 @@ class KeptLog:
                 found = ids[: end - start] + found
         return found
 
-    def placed(self) -> LogPlacement:
-        replica = self.replica
-        return LogPlacement(
-            self.name,
-            self.broker.name if self.led is not None and replica.may_append else replica.leader,
-            replica.replicas,
-            self.world.wanted,
-            replica.in_sync(max_lag=5, within_s=1.0),
-        )
+    def continue_change(self) -> None:
+        """Make the change of replicas that was ordered, if this broker leads the log, and report it when it is made."""
+        ordered, replica = self.broker.find_ordered(self.name), self.replica
+        if ordered is None or self.led is None:
+            return
+        present = replica.latest
+        is_made = present.generation == ordered.generation and set(present.replicas) == set(ordered.replicas)
+        if is_made and not present.learners:
+            self.broker.report_change(self.name, ordered.generation, present.leader_epoch.epoch)
+        in_sync = replica.in_sync(max_lag=5, within_s=1.0)
+        replicas = next_replicas(ordered, present.replicas, present.generation, self.broker.name, in_sync)
+        if replicas is not None:
+            self.act(self.wake_up().elections.change_replicas(replicas, ordered.generation))
 
 
 class Broker:
@@ -353,7 +360,7 @@ class Broker:
         self.generation = 0  # how often it has started
         self.is_up = False
         self.is_draining = False
-        self.awaits_share = True
+        self.ordered: dict[str, LogReplicas] = {}  # as far as this broker has applied the log of metadata
         self.clock_s = 0.0  # how much its clock is ahead
         self.full_until = self.stopped_until = 0.0
         self.logs: dict[str, KeptLog] = {}
@@ -388,7 +395,6 @@ class Broker:
             rack=f"r{self.number % 2}" if self.world.balances else "",
             free_bytes=0 if self.is_full else 1000 + self.number,
             is_draining=self.is_draining,
-            awaits_share=self.awaits_share,
         )
 
     def start(self, kept_log: Callable[[str, Broker], KeptLog] = KeptLog) -> None:
@@ -398,7 +404,6 @@ class Broker:
         self.generation += 1
         self.is_up = True
         self.brokers = Brokers(self.describe(), ALIVE_S)
-        self.balancer = Balancer(self.name, BALANCING)
         self.rounds = LeaseRounds(self.generation * 10**6)
         self.heard_rounds: dict[str, int] = {}
         self.stopped_until = 0.0
@@ -444,9 +449,9 @@ class Broker:
                 kept.drop()
         for other in others:
             world.send(other, self, partial(self.copy_from, other))
-        if world.balances and world.now - self.balanced_at >= BALANCE_S:
+        if world.now - self.balanced_at >= BALANCE_S:
             self.balanced_at = world.now
-            self._balance()
+            self.change_replicas()
         self.ticked_at = self.clock
         world.later(HEARTBEAT_S * world.draw.uniform(0.8, 1.2), lambda: self._tick(generation))
 
@@ -457,12 +462,21 @@ class Broker:
         for other in others:
             self.world.send(self, other, partial(other.hear, self, own, number, can_write=can_write))
 
-    def _balance(self) -> None:
-        placed = [each.placed() for each in self.logs.values()]
-        brokers = self.brokers
-        for change in self.balancer.advance(brokers.all(), brokers.alive, placed, self.clock, brokers.unwritable):
-            kept = self.logs[change.log]
-            kept.act(kept.wake_up().elections.change_replicas(change.replicas))
+    def change_replicas(self) -> None:
+        """Learn what replicas were ordered, sometimes late, and make the changes."""
+        self.ordered.update(self.world.ordered if self.world.draw.random() < 0.8 else {})
+        for kept in self.logs.values():
+            kept.continue_change()
+
+    def find_ordered(self, log: str) -> LogReplicas | None:
+        return self.ordered.get(log)
+
+    def report_change(self, log: str, generation: int, epoch: int) -> None:
+        self.world.report_change(log, generation, epoch)
+
+    def ineligible(self) -> frozenset[str]:
+        found = (each.address for each in self.brokers.all() if each.is_draining or each.free_bytes < FULL_BYTES)
+        return self.brokers.unwritable.union(found)
 
     def hear(self, other: Broker, description: BrokerRegistration, number: int, *, can_write: bool) -> None:
         """Take in a sign of life, which is a round: answer it, unless promises are being written."""

@@ -99,11 +99,11 @@ BUGS: dict[str, Bug] = {
         MAJORITY, 0, Replica, "_acknowledge", acknowledge_despite_votes
     ),
     "an epoch continues the log of the candidate": Bug(
-        MAJORITY, 15, Election, "log_ends",
+        MAJORITY, 2, Election, "log_ends",
         lambda _: lambda self, _late: [self.votes[each].log_end for each in self.votes if each == self.leader_epoch[1]],
     ),
     "a broker forgets at a restart what it has voted for": Bug(
-        MAJORITY, 59, Elections, "restore",
+        MAJORITY, 27, Elections, "restore",
         lambda restore: lambda self, own, others: restore(self, [e for e in own if not isinstance(e, Vote)], others),
     ),
     "a leader leads after a vote for another one": Bug(MAJORITY, 0, Elections, "_consider", lead_despite_votes),
@@ -111,10 +111,10 @@ BUGS: dict[str, Bug] = {
         MAJORITY, 0, Replica, "_move_high_watermark", commit_own_log
     ),
     "changed replicas elect a leader without the former ones": Bug(
-        MAJORITY, 35, Election, "has_quorum_of_former_voters", lambda _: lambda _self, _tree: True
+        MAJORITY, 67, Election, "has_quorum_of_former_voters", lambda _: lambda _self, _tree: True
     ),
     "a candidate requests votes once": Bug(
-        MAJORITY, 114, Elections, "advance",
+        MAJORITY, 6, Elections, "advance",
         lambda advance: lambda self, now: [] if self.state.election is not None else advance(self, now),
     ),
     "what others have acknowledged is committed where it is not stored": Bug(
@@ -122,7 +122,7 @@ BUGS: dict[str, Bug] = {
     ),
     "a leader with a full disk is not replaced": Bug(MAJORITY, 0, Elections, "set_alive", stay_with_full_leaders),
     "what learners have acknowledged is committed": Bug(
-        MAJORITY, 35, HighWatermark, "acknowledged_end", count_learners
+        MAJORITY, 67, HighWatermark, "acknowledged_end", count_learners
     ),
     "the first record of a transaction is forgotten if another leader has appended it": Bug(
         MAJORITY, 4, Log, "_first_offset",
@@ -131,7 +131,7 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "answers to rounds count although promises made before are unknown": Bug(
-        MAJORITY, 418, LeaseRounds, "answered",
+        MAJORITY, 146, LeaseRounds, "answered",
         lambda answered: lambda self, broker, answer, _known: answered(self, broker, answer, 2**60),
     ),
     "leases last longer than it takes others to elect a leader": Bug(

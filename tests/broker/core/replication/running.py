@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dafka.broker.core.replication.settings import Availability
-from tests.broker.core.replication.brokers import Broker
+from tests.broker.core.replication.brokers import Broker, KeptLog
 from tests.broker.core.replication.history import Violation
 from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.world import World
@@ -317,7 +317,12 @@ class Faults:
         for broker in self._brokers():
             for kept in broker.logs.values() if broker.is_running else ():
                 replicas = self.draw.sample(names, self.draw.choice([3, len(names)]))
-                kept.act(kept.wake_up().elections.change_replicas(replicas))
+                self._change(kept, replicas)
+
+    def _change(self, kept: KeptLog, replicas: Sequence[str]) -> None:
+        """Order replicas, and tell one broker, which may lead no longer."""
+        generation = self.world.order_replicas(kept.name, replicas)
+        kept.act(kept.wake_up().elections.change_replicas(replicas, generation))
 
     def _move_and_crash(self) -> None:
         self._move()
@@ -340,8 +345,7 @@ class Faults:
                 self.world.down.update(links)
             if leader.is_up:
                 replicas = (leader.name, slow, *self.draw.sample(further, min(1, len(further))))
-                current = leader.logs[kept.name]
-                current.act(current.wake_up().elections.change_replicas(replicas))
+                self._change(leader.logs[kept.name], replicas)
 
         def crash() -> None:
             self.world.stalled.difference_update(others)

@@ -259,7 +259,7 @@ class Script(BrokerScript):
     def do_replicas(self, name: str, *replicas: str) -> None:
         """`replicas LEADER REPLICA...`: change the replicas."""
         log = self.log(name)
-        log.act(log.wake_up().elections.change_replicas(replicas))
+        log.act(log.wake_up().elections.change_replicas(replicas, log.replica.newest.generation + 1))
 
     def do_transfer(self, name: str) -> None:
         """`transfer BROKER`: a broker that is preferred wants to lead."""

@@ -188,7 +188,7 @@ def test_settled_logs_rest_until_something_happens() -> None:
     logs.advance(3.0)
     logs.set_preferences(log, ("b",), frozenset())
     assert logs.active == [], "nothing has changed"
-    assert controls(logs.change_replicas(log, ("a", "b"))) != []
+    assert controls(logs.change_replicas(log, ("a", "b"), 1)) != []
     logs.remove(log.name)
     assert (len(logs), list(logs), logs.active, logs.take_changed()) == (0, [], [], [])
 

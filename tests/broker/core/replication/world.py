@@ -5,12 +5,27 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.cluster_state import ClusterState
+from dafka.broker.core.metadata.commands import (
+    ChangeReplicas,
+    Command,
+    CreateTopic,
+    DrainBroker,
+    Order,
+    RegisterBroker,
+    ReplicasChanged,
+)
+from dafka.broker.core.metadata.log_replicas import LogReplicas
+from dafka.broker.core.metadata.planner import Planner, PlannerSettings
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.broker.core.replication.transitions import Transition
-from tests.broker.core.replication.brokers import Broker
+from tests.broker.core.replication.brokers import ALIVE_S, FULL_BYTES, Broker
 from tests.broker.core.replication.history import History
 from tests.broker.core.replication.transactions import Transactions
 
@@ -19,6 +34,9 @@ TRANSACTIONS_EVERY = 5
 
 LEASES_EVERY = 4
 """Which part of the seeds has processes that are stopped, and clocks that run as those of leases do."""
+
+
+PLAN_S = 0.5
 
 
 class World:
@@ -63,12 +81,56 @@ class World:
         self.sent = 0
         self.messages: Counter[str] = Counter()
         self.transitions: Counter[tuple[Transition, str]] = Counter()  # by the state that a replica has left
+        if balances:
+            self.later(PLAN_S, self._plan)
+
+    @property
+    def ordered(self) -> dict[str, LogReplicas]:
+        """The replicas that were ordered for logs, as committed commands say."""
+        return {name_log(*key): found for key, found in self.state.replicas}
+
+    def order(self, command: Command) -> None:
+        self.state.apply(Order(command))
+
+    def order_replicas(self, log: str, replicas: Iterable[str]) -> int:
+        """Order replicas of a log in place of all others. Return the generation."""
+        topic = self.state.topics["log"]
+        number = int(log.rpartition("/")[2])
+        generation = self.state.replicas.of(topic, number).generation + 1
+        self.order(ChangeReplicas(topic.topic_id, number, tuple(replicas), generation=generation))
+        return self.state.replicas.of(topic, number).generation
+
+    def report_change(self, log: str, generation: int, epoch: int) -> None:
+        self.order(ReplicasChanged("log", int(log.rpartition("/")[2]), generation, epoch))
+
+    def _plan(self) -> None:
+        """Order replicas as a controller does that hears all brokers that are up."""
+        for each in self.brokers.values():
+            if each.generation and each.name not in self.state.brokers:
+                self.order(RegisterBroker(each.name, each.number))
+            if each.is_running:
+                self.seen.record_registration(each.describe())
+                self.seen.record_heartbeat(each.name, self.now)
+            if each.name in self.state.brokers:
+                self.order(DrainBroker(each.name, each.is_draining))
+        self.seen.check_alive(self.now)
+        for command in self.planner.advance(self.now):
+            self.order(command)
+        self.later(PLAN_S, self._plan)
 
     def place_on(self, replica_count: int) -> None:
         names = list(self.brokers)[: self._broker_count]
         for name in [f"log/{number}" for number in range(self._log_count)]:
             replicas = tuple(self.draw.sample(names, replica_count))
             self.histories[name] = History(name, replicas, self.availability, Transactions(self.transaction_draw))
+        self.state = ClusterState()
+        for each in names:
+            self.order(RegisterBroker(each, self.brokers[each].number))
+        placement = tuple(each.replicas for each in self.histories.values())
+        self.order(CreateTopic(Topic("log", "log", self._log_count, replica_count=self.wanted, placement=placement)))
+        settings = PlannerSettings(replace_replicas_after_s=2.0, full_bytes=FULL_BYTES, moves_max=2)
+        self.seen = Brokers(BrokerRegistration(address="controller"), ALIVE_S)
+        self.planner = Planner(self.state, self.seen, settings)
 
     # Time
 
