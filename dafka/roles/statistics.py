@@ -187,7 +187,7 @@ class TowerStatistics:
 
     Attributes:
         beacons: Beacons passed on since the start.
-        discarded: Beacons discarded and connections ended since the start.
+        discarded: Beacons and subscriptions discarded and connections ended since the start.
         nodes: Nodes that the tower introduces now.
     """
 

@@ -84,7 +84,7 @@ class Tower:
 
     def statistics(self) -> TowerStatistics:
         """Return the counters so far."""
-        discarded = self._machine.discarded.total() + self._accepted.ended_count
+        discarded = sum(self.discarded().values())
         return TowerStatistics(self._machine.beacons, discarded, len(self._machine.registry))
 
     def health(self) -> Health:

@@ -128,16 +128,23 @@ class DeleteStatement(_Operator):
 
 
 class SwapStatements(_Operator):
-    """Swaps two calls that follow each other."""
+    """Swaps two calls that follow each other, unless both start tasks, which Trio runs in any order."""
 
     def points(self, node: Node) -> Sequence[Node]:
         if node.type != "suite":
             return ()
-        return [first for first, second in pairwise(node.children) if self._is_alone(first) and self._is_alone(second)]
+        calls = [(first, second) for first, second in pairwise(node.children) if self._are_alone(first, second)]
+        return [first for first, second in calls if not (self._starts_task(first) and self._starts_task(second))]
 
     @staticmethod
-    def _is_alone(node: Node) -> bool:
-        return node.type == "simple_stmt" and len(node.children) == 2 and _is_call(node.children[0])
+    def _are_alone(*nodes: Node) -> bool:
+        return all(
+            each.type == "simple_stmt" and len(each.children) == 2 and _is_call(each.children[0]) for each in nodes
+        )
+
+    @staticmethod
+    def _starts_task(node: Node) -> bool:
+        return ".start_soon(" in node.get_code()
 
     def change(self, node: Node, point: Node, index: int) -> Node:
         first = node.children.index(point)

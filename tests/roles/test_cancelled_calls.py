@@ -38,7 +38,16 @@ async def cancelled_at(step: int, call: Callable[[], Awaitable[object]]) -> bool
 
 
 @pytest.mark.parametrize("spooled", [False, True])
-async def test_a_cancelled_send_has_published_the_first_records_and_no_others(spooled: bool, tmp_path: object) -> None:
+async def test_a_cancelled_send_has_published_the_first_records_and_no_others(
+    spooled: bool, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = SqliteStorage.append
+
+    async def append_slowly(self: SqliteStorage, batches: Sequence[RecordBatch]) -> None:
+        await append(self, batches)
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(SqliteStorage, "append", append_slowly)
     async with open_cluster() as cluster:
         config = cluster.config
         if spooled:
@@ -143,3 +152,31 @@ async def test_a_range_that_is_closed_early_gives_its_share_of_the_buffer_back()
                 records = reader.read(producer.partition, 0, 20_000)
                 assert sum([len(batch) async for batch in records]) == 20_000
                 records.close()
+
+
+async def test_every_call_is_a_checkpoint() -> None:
+    async with (
+        open_cluster() as cluster,
+        cluster.producer("hello") as producer,
+        cluster.consumer(["hello"], cluster.config.with_consumer(name="a", positions="memory:")) as consumer,
+    ):
+        calls: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: producer.send(b"0"),
+            lambda: producer.send_many([b"1", b"2"]),
+            lambda: producer.send_many([]),
+            producer.wait_settled,
+            producer.wait_stored,
+            producer.wait_stored,
+            producer.wait_acknowledged,
+            consumer.next_record,
+            consumer.next_batch,
+            consumer.save_positions,
+            consumer.ends,
+            lambda: consumer.positions_at(0),
+            lambda: consumer.seek_time(0),
+            lambda: consumer.seek_tail(1),
+        )
+        with trio.fail_after(DEADLINE_S):
+            for call in calls:
+                with trio.testing.assert_checkpoints():
+                    await call()

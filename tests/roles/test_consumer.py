@@ -308,3 +308,13 @@ async def test_an_invalid_time_is_refused(dafka_cluster: Cluster, time: object, 
     with pytest.raises(ConfigError, match=f"time: expected {expected}"):
         async with dafka_cluster.consumer(["hello"], start=time):  # type: ignore[arg-type]
             pass
+
+
+async def test_a_consumer_sleeps_until_records_come(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.consumer(["nothing"]) as consumer:
+        for wait in (consumer.next_record, consumer.next_batch):
+            with trio.fail_after(DEADLINE_S):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait)
+                    await trio.testing.wait_all_tasks_blocked()
+                    nursery.cancel_scope.cancel()

@@ -103,6 +103,7 @@ async def test_a_member_that_leaves_is_followed_at_once_and_handles_nothing_more
         await leave(self)
 
     monkeypatch.setattr(Group, "leave", check_and_leave)
+    monkeypatch.setattr("dafka.roles.group.LEAVE_S", 600)
     config = dafka_cluster.config.with_consumer(group_lease_ms=600_000)
     async with dafka_cluster.consumer(["orders"], config, group="billing") as second:
         async with dafka_cluster.consumer(["orders"], config, group="billing") as first:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +34,7 @@ from dafka.roles import sockets as sockets_module
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import node_warnings
 from dafka.testing import Cluster, open_cluster
+from dafka.transport.connections import MANY_CONNECTIONS
 from dafka.wire import Dialect
 from dafka.wire.batch import iter_frames
 from tests.roles.closed_cluster import Keys
@@ -144,6 +147,32 @@ async def test_nodes_that_come_and_go_are_events() -> None:
         left = await wait_event(consumer.events, PeerLeft)
         assert left == PeerLeft(other.address, PeerEndpoint(other.endpoint))
         assert consumer.statistics().peers == 1
+
+
+async def test_connections_beyond_the_limit_are_ended() -> None:
+    async with open_cluster(Config().with_node(connections_max=16)) as cluster, cluster.producer("hello") as producer:
+        nodes: tuple[tuple[str, Callable[[], int]], ...] = (
+            (producer.endpoint, lambda: producer.statistics().discarded.get(MANY_CONNECTIONS, 0)),
+            (cluster.tower.sub_endpoint, lambda: cluster.tower.statistics().discarded),
+            (cluster.tower.pub_endpoint, lambda: cluster.tower.statistics().discarded),
+        )
+        for endpoint, discarded in nodes:
+            before = discarded()
+            async with AsyncExitStack() as stack:
+                for _ in range(20):
+                    stream = await trio.open_tcp_stream("127.0.0.1", int(endpoint.rpartition(":")[2]))
+                    await stack.enter_async_context(stream)
+                await wait_until(lambda: discarded() > before)  # noqa: B023
+
+
+async def test_each_node_logs_that_it_starts_and_stops(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dafka")
+    async with open_cluster() as cluster, cluster.producer("hello"), cluster.consumer(["hello"]):
+        pass
+    logged = [vars(record)["dafka"] for record in caplog.records if "dafka" in vars(record)]
+    counts = Counter((each["role"], each["event"]) for each in logged)
+    for role in ("tower", "store", "producer", "consumer"):
+        assert (counts[role, "started"], counts[role, "stopped"]) == (1, 1), role
 
 
 async def test_events_end_when_the_node_is_closed() -> None:
