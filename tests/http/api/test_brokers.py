@@ -155,7 +155,7 @@ def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **f
             reassigner=SimpleNamespace(under_replicated=lambda: logs[:1], wanted_count=lambda _log: 2)
         ),
     )
-    context = {"broker": SimpleNamespace(node=node), "source": "anne", "is_forwarded": False}
+    context = {"broker": SimpleNamespace(node=node), "requester": "anne", "is_forwarded": False}
     return SimpleNamespace(**context, **fields)
 
 
