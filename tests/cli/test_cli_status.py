@@ -491,6 +491,33 @@ async def test_the_log_of_a_cluster_says_who_has_changed_what() -> None:
         assert any("create topic orders, logs: 2" in each for each in text)
 
 
+async def test_the_metadata_of_a_cluster_is_restored_into_a_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "metadata"
+    async with open_webs(1) as (web,):
+        settings = {"retention.ms": "60000", "availability": "branch"}
+        orders = {"name": "orders", "log_count": 3, "replica_count": 2, "settings": settings}
+        assert (await web.request("POST", "/topics", document=orders)).status == 201
+        await run("topic", "create", "visits", *kafka(web))
+        before = [await described_lines(each, web) for each in ("orders", "visits")]
+        result = await run("cluster", "snapshot", str(file), *http(web))
+        assert (result.exit_code, file.stat().st_mode & 0o777) == (0, 0o600), result.output
+        result = await run("cluster", "snapshot", str(file), *http(web))
+        assert (result.exit_code, result.stderr.endswith("give --overwrite\n")) == (2, True)
+        result = await run("cluster", "restore", str(file), "--yes", *http(web))
+        assert (result.exit_code, "this cluster has topics" in result.stderr) == (2, True)
+    async with open_webs(1) as (web,):
+        result = await run("cluster", "restore", str(file), *http(web))
+        assert (result.exit_code, "expected --yes" in result.stderr) == (2, True)
+        result = await run("cluster", "restore", str(file), "--yes", *http(web))
+        assert result.exit_code == 0, result.output
+        assert result.stderr.startswith("this creates 2 topics with 4 logs, all of them empty: records, committed off")
+        assert [await described_lines(each, web) for each in ("orders", "visits")] == before
+        assert web.broker.node.topics["orders"].replica_count == 2
+        file.write_text(file.read_text("utf-8").replace("visits", "visit5"), "utf-8")
+        result = await run("cluster", "restore", str(file), "--yes", *http(web))
+        assert (result.exit_code, "it has another checksum" in result.stderr) == (2, True)
+
+
 async def test_topics_are_described_whichever_broker_is_asked() -> None:
     async with open_webs(3, FAST) as webs:
         result = await run("topic", "create", "orders", "--logs", "4", "--replicas", "2", *kafka(webs[0]))

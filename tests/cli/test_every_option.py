@@ -75,6 +75,8 @@ TABLE = {
     "cluster drain 1": f"wait=flag timeout=duration dry-run=flag {HTTP}",
     "cluster undrain 1": HTTP,
     "cluster forget 1": f"accept-loss=flag dry-run=flag yes=flag {HTTP}",
+    "cluster snapshot FILE": f"overwrite=flag {HTTP}",
+    "cluster restore FILE": f"yes=flag {HTTP}",
     "group list": f"json=flag {KAFKA} {NODE}",
     "group describe NAME": f"json=flag {KAFKA} {NODE}",
     "group reset NAME --to=latest": f"to=target topic=text dry-run=flag json=flag {KAFKA} {NODE}",

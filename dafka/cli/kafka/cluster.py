@@ -12,6 +12,7 @@ import click
 from rich.filesize import decimal
 
 from dafka.cli.kafka.client import BrokerUnreachable
+from dafka.cli.kafka.cluster_backup import restore, snapshot
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
@@ -122,8 +123,11 @@ def _print_status(found: dict[str, Any]) -> None:
         )
     if found["moves"]:
         click.echo("\nlogs that move:")
-        rows = [(each["topic"], each["log"], _join(each["replicas"]), each["reason"]) for each in found["moves"]]
-        print_table(("topic", "log", "replicas", "reason"), (), rows)
+        rows = [
+            (each["topic"], each["log"], _join(each["replicas"]), _join(each["ordered"]), each["reason"])
+            for each in found["moves"]
+        ]
+        print_table(("topic", "log", "replicas", "ordered", "reason"), (), rows)
 
 
 def _join(numbers: list[int] | None) -> str:
@@ -238,3 +242,7 @@ def forget(number: int, accept_loss: bool, dry_run: bool, yes: bool, client: Htt
     confirm(f"Forget broker {number} forever?", yes=yes, declined="nothing was changed")
     client.ask("POST", f"/brokers/{number}/forget", {"accept_loss": accept_loss})
     click.echo(f"broker {number} is forgotten", err=True)
+
+
+cluster.add_command(snapshot)
+cluster.add_command(restore)

@@ -254,17 +254,16 @@ def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
 def moves(as_json: bool, client: HttpClient) -> None:
     """List the logs that are getting other replicas, each with the reason.
 
-    No log moves without one: an operator has asked for it, a broker is drained or has died for good, a log has fewer
-    replicas than it should, or a broker that has come gets its share.
+    No log moves without one: an operator has asked for it, a broker is drained, forgotten or has died for good, or a
+    log has fewer replicas than it should.
     """
     found = client.ask("GET", "/moves")["moves"]
     if as_json:
         print_json_lines(found)
         return
-    rows = [
-        (each["topic"], each["log"], _join(each["replicas"]), _join(each["learners"]), each["reason"]) for each in found
-    ]
-    print_table(("topic", "log", "replicas", "learners", "reason"), (), rows)
+    columns = ("replicas", "learners", "ordered")
+    rows = [(each["topic"], each["log"], *(_join(each[name]) for name in columns), each["reason"]) for each in found]
+    print_table(("topic", "log", "replicas", "learners", "ordered", "reason"), (), rows)
 
 
 @topic.command()

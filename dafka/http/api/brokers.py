@@ -101,6 +101,7 @@ class Move(Document):
     log: Annotated[Count, doc("The number of the log.")]
     replicas: Annotated[list[BrokerNumber], doc("The brokers that keep it now.")]
     learners: Annotated[list[BrokerNumber], doc("Replicas that still copy the log.")]
+    ordered: Annotated[list[BrokerNumber], doc("The brokers that keep it afterwards, the preferred leader first.")]
     reason: Annotated[str, doc("Why it gets other replicas.")]
 
 
@@ -129,8 +130,16 @@ def find_moves(node: BrokerNode) -> list[Move]:
     """Return the logs that are being moved, as far as this broker knows."""
     found = []
     for log, ordered in node.replica_changes().items():
-        replicas, learners = (numbers_of(node, each) for each in (log.leadership.replicas, log.leadership.learners))
-        found.append(Move(log.topic, log.number, replicas, learners, ordered.reason.sentence))
+        found.append(
+            Move(
+                topic=log.topic,
+                log=log.number,
+                replicas=numbers_of(node, log.leadership.replicas),
+                learners=numbers_of(node, log.leadership.learners),
+                ordered=numbers_of(node, ordered.replicas),
+                reason=ordered.reason.sentence,
+            )
+        )
     return found
 
 

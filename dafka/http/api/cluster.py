@@ -9,6 +9,7 @@ from dafka.broker.broker import Broker
 from dafka.broker.core.cluster_status import explain_under_replication
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.history import Change
+from dafka.broker.core.metadata.snapshots import Snapshot, write_snapshot_file
 from dafka.broker.node import BrokerNode
 from dafka.http.api.brokers import (
     BrokerNumber,
@@ -112,6 +113,22 @@ def _find_under_replicated(broker: Broker) -> list[UnderReplicatedLog]:
             UnderReplicatedLog(topic=log.topic, log=log.number, reason=reason, **describe_leadership(node, log))
         )
     return found
+
+
+class ClusterSnapshot(Document):
+    """The metadata of the cluster at one moment."""
+
+    cluster_id: Annotated[str, doc("The id of the cluster.")]
+    offset: Annotated[Count, doc("The offset in the log of metadata up to which its commands are applied.")]
+    file: Annotated[str, doc("A file for `dafka cluster restore`: JSON lines, the last one with a checksum.")]
+
+
+@Route("GET /cluster/snapshot", RequiredPermission.ADMINISTRATOR, name="takeClusterSnapshot", tag="Cluster")
+async def take_snapshot(request: Request) -> ClusterSnapshot:
+    """Take a snapshot of the metadata: topics with their settings and replicas, and brokers. It has no records."""
+    state = request.broker.node.tables.state
+    snapshot = Snapshot(state.applied, dict(state.records))
+    return ClusterSnapshot(state.cluster_id, state.applied, write_snapshot_file(snapshot))
 
 
 class ClusterChange(Document):

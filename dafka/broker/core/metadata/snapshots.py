@@ -78,6 +78,22 @@ def parse_snapshot(text: bytes) -> Snapshot:
         return found
 
 
+def write_snapshot_file(snapshot: Snapshot) -> str:
+    """Return the text of a file with a snapshot: its lines, and a last one with its checksum."""
+    return snapshot.text.decode() + json.dumps({"checksum": snapshot.checksum}) + "\n"
+
+
+def read_snapshot_file(text: str) -> Snapshot:
+    """Return the snapshot in a file. Raise `StorageFormatError` if the file is malformed, damaged or cut short."""
+    lines, _, last = text.removesuffix("\n").rpartition("\n")
+    with format_errors("the file with a snapshot"):
+        checksum = json.loads(last)["checksum"]
+    snapshot = parse_snapshot(f"{lines}\n".encode())
+    if snapshot.checksum != checksum:
+        raise StorageFormatError("the file with a snapshot is damaged: it has another checksum than its last line says")
+    return snapshot
+
+
 def compress_snapshot(snapshot: Snapshot) -> bytes:
     """Return a snapshot as brokers store and send it."""
     return zlib.compress(snapshot.text)

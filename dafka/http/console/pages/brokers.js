@@ -61,7 +61,7 @@ function Logs({ title, id, total, logs, hasLeaders }) {
             <th scope="col" class="number">Log</th>
             ${hasLeaders && html`<th scope="col" class="number">Leader</th>`}
             <th scope="col">Replicas</th>
-            ${hasLeaders && html`<th scope="col">In sync</th>`}
+            <th scope="col">${hasLeaders ? "In sync" : "Ordered"}</th>
             <th scope="col">Reason</th>
           </tr>
         </thead>
@@ -72,7 +72,7 @@ function Logs({ title, id, total, logs, hasLeaders }) {
               <td class="number">${each.log}</td>
               ${hasLeaders && html`<td class="number">${each.leader ?? "–"}</td>`}
               <td>${numbers(each.replicas)}</td>
-              ${hasLeaders && html`<td>${numbers(each.in_sync)}</td>`}
+              <td>${numbers(hasLeaders ? each.in_sync : each.ordered)}</td>
               <td>${each.reason}</td>
             </tr>`,
           )}

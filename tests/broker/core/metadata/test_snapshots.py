@@ -18,6 +18,8 @@ from dafka.broker.core.metadata.snapshots import (
     compress_snapshot,
     decompress_snapshot,
     parse_snapshot,
+    read_snapshot_file,
+    write_snapshot_file,
 )
 from dafka.broker.core.positions import Offset
 from dafka.errors import StateDiffersError, StorageFormatError
@@ -58,6 +60,20 @@ def test_a_snapshot_stands_for_the_commands_before_it(before: list[Order], after
     for order in after:
         assert again.apply(order) == state.apply(order)
     assert (parts(again), snapshot_of(again).text) == (parts(state), snapshot_of(state).text)
+
+
+@given(ORDERS, st.data())
+def test_a_file_has_a_whole_snapshot_or_is_refused(orders: list[Order], data: st.DataObject) -> None:
+    state = begin()
+    for order in orders:
+        state.apply(order)
+    text = write_snapshot_file(snapshot_of(state))
+    assert read_snapshot_file(text) == snapshot_of(state)
+    lines = text.splitlines(keepends=True)
+    del lines[data.draw(st.integers(0, len(lines) - 1))]
+    for damaged in ("".join(lines), text[: data.draw(st.integers(0, len(text) - 2))], text.replace('"number":1', "0")):
+        with pytest.raises(StorageFormatError):
+            read_snapshot_file(damaged)
 
 
 @settings(max_examples=150)

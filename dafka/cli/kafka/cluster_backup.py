@@ -1,0 +1,78 @@
+"""`dafka cluster snapshot` and `restore`: a backup of the metadata of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dafka.broker.core.metadata.snapshots import read_snapshot_file
+from dafka.broker.core.metadata.topics import Topic
+from dafka.cli.kafka.http_client import HttpClient
+from dafka.cli.kafka.options import http_options
+from dafka.cli.terminal import UsageMistake, confirm, counted
+from dafka.durable_files import replace_text
+from dafka.errors import StorageFormatError
+from dafka.internal_topics import is_internal_topic
+
+FILE_MODE = 0o600
+"""Who may read the file: only its owner, since names and addresses in a cluster can be confidential."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@http_options
+def snapshot(file: Path, overwrite: bool, client: HttpClient) -> None:
+    """Write the metadata of the cluster to FILE: topics, settings, replicas and brokers.
+
+    It has no records, committed offsets and users. Copy them with `dafka storage copy` and the file of users.
+    """
+    if file.exists() and not overwrite:
+        raise UsageMistake(f"{file} exists: choose another file, or give --overwrite")
+    found = client.ask("GET", "/cluster/snapshot")
+    try:
+        replace_text(file, found["file"], FILE_MODE)
+    except OSError as error:
+        raise UsageMistake(f"cannot write {file}: {error.strerror}") from None
+    click.echo(f"wrote the metadata of the cluster {found['cluster_id']} at offset {found['offset']}", err=True)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Restore without asking. Required if standard input is not a terminal.")
+@http_options
+def restore(file: Path, yes: bool, client: HttpClient) -> None:
+    """Create the topics of a snapshot in FILE, with their settings, in a new cluster without topics.
+
+    Records, committed offsets and users are not restored, nor brokers and the replicas of logs: the new cluster chooses
+    replicas itself. Topics get new ids, so that storages of the former cluster never mix with those of the new one.
+    """
+    topics = _read_topics(file)
+    if client.ask("GET", "/topics?limit=1")["topic_count"]:
+        raise UsageMistake("this cluster has topics: restore into a new one, whose brokers have empty storages")
+    logs = sum(each.log_count for each in topics)
+    click.echo(
+        f"this creates {counted(len(topics), 'topic')} with {counted(logs, 'log')}, all of them empty: records, "
+        "committed offsets, users, brokers and the replicas of logs are not restored",
+        err=True,
+    )
+    confirm("Create them?", yes=yes, declined="nothing was created")
+    for each in topics:
+        document = {"name": each.name, "log_count": each.log_count, "settings": dict(each.settings)}
+        if each.replica_count:
+            document["replica_count"] = each.replica_count
+        client.ask("POST", "/topics", document)
+    click.echo(f"created {counted(len(topics), 'topic')}", err=True)
+
+
+def _read_topics(file: Path) -> list[Topic]:
+    """Return the topics in a file that clients can use, by name."""
+    try:
+        state = read_snapshot_file(file.read_text("utf-8")).restore()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "expected text"
+        raise UsageMistake(f"cannot read {file}: {reason}") from None
+    except StorageFormatError as error:
+        raise UsageMistake(f"{file}: {error}") from None
+    return [topic for name, topic in sorted(state.topics.items()) if not is_internal_topic(name)]
