@@ -128,13 +128,13 @@ class DeleteStatement(_Operator):
 
 
 class SwapStatements(_Operator):
-    """Swaps two calls that follow each other, unless both start tasks, which Trio runs in any order."""
+    """Swaps two different calls that follow each other, unless both start tasks, which Trio runs in any order."""
 
     def points(self, node: Node) -> Sequence[Node]:
         if node.type != "suite":
             return ()
         calls = [(first, second) for first, second in pairwise(node.children) if self._are_alone(first, second)]
-        return [first for first, second in calls if not (self._starts_task(first) and self._starts_task(second))]
+        return [first for first, second in calls if self._has_order(first, second)]
 
     @staticmethod
     def _are_alone(*nodes: Node) -> bool:
@@ -143,8 +143,9 @@ class SwapStatements(_Operator):
         )
 
     @staticmethod
-    def _starts_task(node: Node) -> bool:
-        return ".start_soon(" in node.get_code()
+    def _has_order(first: Node, second: Node) -> bool:
+        codes = {each.get_code().strip() for each in (first, second)}
+        return len(codes) == 2 and not all(".start_soon(" in each for each in codes)
 
     def change(self, node: Node, point: Node, index: int) -> Node:
         first = node.children.index(point)

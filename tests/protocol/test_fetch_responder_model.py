@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,8 @@ HELD = range(2, 30)
 
 Key = tuple[str, Partition]
 
-reads = st.integers(1, 5)
+reads = st.tuples(st.integers(1, 5), st.sampled_from(["A", "B", "AB", ""]))
+"""How many records are read, and the requestors that are wanted."""
 
 
 def to_fetch(requestor: str, partition: Partition, sequence: int, count: int) -> wire.Fetch:
@@ -32,6 +35,10 @@ fetches = st.tuples(
     st.builds(to_fetch, st.sampled_from("AB"), st.sampled_from(PARTITIONS[1:]), st.integers(0, 32), st.integers(0, 12)),
     st.booleans(),
 )
+
+
+def is_of(requestors: str, request: ReadRequest) -> bool:
+    return request.requestor in requestors
 
 
 def owed(responder: FetchResponder) -> dict[Key, set[int]]:
@@ -60,19 +67,26 @@ class Model:
 
 @settings(max_examples=100)
 @given(st.lists(fetches | reads, max_size=40))
-def test_every_record_that_was_fetched_is_sent_and_nothing_else(steps: list[tuple[wire.Fetch, bool] | int]) -> None:
+def test_every_record_that_was_fetched_is_sent_and_nothing_else(
+    steps: list[tuple[wire.Fetch, bool] | tuple[int, str]],
+) -> None:
     responder = FetchResponder(lambda _: HELD, 1000)
     model = Model()
     sent = 0
-    for step in [*steps, *[5] * 100]:
-        if isinstance(step, tuple):
-            fetch, is_verified = step
-            model.fetch(fetch, set(owed(responder)), is_verified=is_verified)
-            assert responder.add_fetch(fetch, is_verified=is_verified)
-        elif (request := responder.next_read(step)) is not None:
+    for first, second in [*steps, *[(5, "AB")] * 100]:
+        if isinstance(first, wire.Fetch):
+            model.fetch(first, set(owed(responder)), is_verified=bool(second))
+            assert responder.add_fetch(first, is_verified=bool(second))
+            continue
+        wanted = str(second)
+        request = responder.next_read(first, partial(is_of, wanted))
+        if request is None:
+            assert all(each not in HELD for key, owes in owed(responder).items() if key[0] in wanted for each in owes)
+        else:
             key = (request.requestor, request.partition)
             part = range(request.first_sequence, request.first_sequence + request.count)
-            assert 1 <= request.count <= step
+            assert 1 <= request.count <= first
+            assert request.requestor in wanted
             assert set(part) <= set(HELD)
             batch = RecordBatch(request.partition, part.start, [b"x"] * len(part))
             assert responder.complete_read(request, batch) == wire.RecordRun(batch, key[0])

@@ -10,7 +10,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ConsumerMachine, StoreMachine
 from dafka.protocol.actions import Action
-from dafka.protocol.answering import announced_heads
+from dafka.protocol.answering import announced_heads, head_responder
 from dafka.protocol.answering.announced_heads import (
     ORPHAN_HEADS_MAX,
     ORPHAN_INTERVAL_S,
@@ -23,6 +23,7 @@ from dafka.protocol.answering.announced_heads import (
     OrphanHeads,
 )
 from dafka.protocol.machines import head_exchange
+from dafka.protocol.presence.peer_limits import MANY_QUESTIONS
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import published, subscription
@@ -140,6 +141,13 @@ def test_a_libdafka_store_with_very_many_partitions_is_asked_less_often(monkeypa
     store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0)
     asks = [time for time, action in run_timer(store, 60.0, 7200.0) if published([action], wire.GetHeads)]
     assert len(asks) <= 7200 / (100 * 0.75) + 1
+
+
+def test_requests_for_heads_beyond_the_limit_are_discarded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_responder, "QUESTIONS_MAX", 2)
+    store = make_store(many(1))
+    store.receive([wire.GetHeads("hello", f"C{count}") for count in range(5)], 0.0)
+    assert store.discarded == {MANY_QUESTIONS: 3}
 
 
 # Heads for libdafka stores

@@ -25,9 +25,10 @@ producer settled published=3
 +HEAD hel => HEAD 2
 +HEAD hello & +HEAD => HEAD 2
 +HEAD hello2 & +HEAD other & -HEAD hello & +RECORD hello
-# There is no HEAD before the first record
-producer settled
-+HEAD
+# There is no HEAD before the first record, and no peer has missed one
+producer settled listened
+1 +HEAD
+followed_at => = -inf
 < GET-HEADS hello from=C
 deadline => = inf
 # GET-HEADS is answered for the exact topic, once for each node (erratum 6)
@@ -107,6 +108,11 @@ has_capacity => = True
 publish 2:3 => RECORD 2:3
 has_capacity => = False
 unacknowledged_bytes => = 3
+# A producer without ACKs has room before it is settled up to a number of bytes
+producer min_stores=0 unacknowledged_bytes_max=4 published=3
+has_capacity => = True
+publish 3:4
+has_capacity => = False
 # A spool holds the contents, so that memory does not limit them
 producer unacknowledged_records_max=3 unacknowledged_bytes_max=5 is_spooled=True published=100
 has_capacity => = True
@@ -224,6 +230,17 @@ def test_records_that_wait_for_peers_are_limited(setup: str, monkeypatch: pytest
     assert not player.machine.has_capacity()
     player.machine.node_settled(0.1)
     assert player.machine.has_capacity()
+
+
+def test_nodes_that_listen_for_records_are_answered_first_and_without_delay() -> None:
+    player = Player("producer settled published=3")
+    player.play("+DIRECT-RECORD LISTENER")
+    player.play("< FETCH 0:3 from=STRANGER & FETCH 0:3 from=LISTENER")
+    served = []
+    while (request := player.machine.responder.next_read()) is not None:
+        served.append((request.requestor, request.delay_s > 0))
+        player.machine.responder.complete_read(request, run(0, 3))
+    assert served == [("LISTENER", False), ("STRANGER", True)]
 
 
 def test_acks_of_too_many_stores_are_discarded(monkeypatch: pytest.MonkeyPatch) -> None:

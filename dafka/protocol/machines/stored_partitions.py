@@ -131,7 +131,7 @@ class EndedPartitions:
 
     def count(self, now: float) -> int:
         """Return how many partitions have ended, as of at most a second ago."""
-        if not 0 <= now - self._counted_at < COUNT_S:
+        if now - self._counted_at >= COUNT_S:
             self._count, self._counted_at = sum(each in self for each in self._empty), now
         return self._count
 

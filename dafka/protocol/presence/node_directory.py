@@ -31,7 +31,6 @@ class _Listed:
     encoded: bytes
     wanted: tuple[Role, ...] | None
     """The roles that it wants; None if it uses the first form of beacons."""
-    asked: bool = False
     sent_at: float = float("-inf")
 
 
@@ -83,14 +82,10 @@ class NodeDirectory:
             self._inboxes.discard(address)
         elif len(self._inboxes) < inboxes_max or address in self._inboxes:
             self._inboxes.add(address)
-            listed = self._nodes.get(address)
-            if listed is not None:
-                listed.asked = True  # its connection is new, so it may have missed changes
-                self._queue(address)
+            self._queue(address)  # its connection is new, so it may have missed changes
 
     def ask(self, address: str) -> None:
         """Record that a listed node asks for the directory, which is sent as soon as the node has an inbox."""
-        self._nodes[address].asked = True
         self._queue(address)
 
     def take_messages(self, now: float) -> list[list[bytes]]:
@@ -108,7 +103,7 @@ class NodeDirectory:
             if now - listed.sent_at < REPEAT_S:
                 continue
             del self._asked[address]
-            listed.asked, listed.sent_at = False, now
+            listed.sent_at = now
             entries = [listed.encoded]
             for role in listed.wanted or ():
                 entries += [encoded for other, encoded in self._by_role[role].items() if other != address]
@@ -130,8 +125,8 @@ class NodeDirectory:
         return wire.Pulse(self._tower, interval_ms, self._numbers, pause_ms).encode()
 
     def _queue(self, address: str) -> None:
-        listed = self._nodes[address]
-        if listed.asked and listed.wanted is not None and address in self._inboxes:
+        listed = self._nodes.get(address)
+        if listed is not None and listed.wanted is not None and address in self._inboxes:
             self._asked[address] = None
 
     def _remove_from_role(self, listed: _Listed) -> None:
