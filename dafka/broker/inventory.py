@@ -66,7 +66,10 @@ class _Measurement:
 
 @attrs.define(eq=False, slots=False)
 class Inventory:
-    """The stored topics and partitions of a broker. Orphans belong to no known topic; see `ClusterState.is_orphan`."""
+    """The stored topics and partitions of a broker, without those of deleted topics.
+
+    Orphans belong to no known topic; see `ClusterState.is_orphan`.
+    """
 
     _machine: StoreMachine
     storage: Storage
@@ -95,7 +98,7 @@ class Inventory:
     def record_count(self, topic: str) -> int:
         """Return the number of records that have become durable in the partitions of a topic, dropped ones included.
 
-        The logs of a deleted topic do not count: their partitions are still there for a moment.
+        The logs of a deleted topic do not count: their partitions are still there for a while.
         """
         ends = self._machine.stored.durable.get(topic, {})
         return sum(end for address, end in ends.items() if not self._state.is_deleted(address))
@@ -136,7 +139,8 @@ class Inventory:
         async with found.lock:
             if found.begun_at < asked_at and trio.current_time() >= found.good_until:
                 found.begun_at = trio.current_time()
-                found.infos = await self.storage.partitions(topic)
+                infos = await self.storage.partitions(topic)
+                found.infos = {each: info for each, info in infos.items() if not self._state.is_deleted(each.address)}
                 now = trio.current_time()
                 duration_s = now - found.begun_at
                 found.good_until = now + (REUSED_FACTOR * duration_s if duration_s >= SLOW_S else 0.0)

@@ -45,10 +45,11 @@ from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.inventory import Inventory
 from dafka.broker.local_state import LocalState
 from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.log_starts import LogStarts
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.reader import LogReader
-from dafka.broker.log.retention import LogRetention, RecordDeletion
+from dafka.broker.log.retention import LogRetention
 from dafka.broker.log.stages import AssignOffsets, WriteLocalState
 from dafka.broker.log.trimming import LogTrimmer
 from dafka.broker.log.waiters import LogWaiters
@@ -100,7 +101,8 @@ class BrokerNode:
         self._own = OwnPartitions(machine, sockets, policy, log_table, state)
         starts = LogStarts(log_table, tables.logs, self.storage, self.watchers)
         trimmer = LogTrimmer(storage, machine.stored, log_table, tables.logs)
-        self.deletion = RecordDeletion(machine, self.storage, log_table, self._own, starts, trimmer)
+        delete_delay_s = config.broker.delete_delay_ms / 1000
+        self.deletion = RecordDeletion(machine, self.storage, log_table, self._own, starts, trimmer, delete_delay_s)
         self.writer = LogWriter(
             machine, self.store.act, self.storage, log_table, self.watchers, config.node.message_bytes_max
         )
@@ -173,6 +175,7 @@ class BrokerNode:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._own.heads.run)
             nursery.start_soon(self._mesh.run)
+            nursery.start_soon(self.deletion.run)
             await nursery.start(self.replicator.run)
             await nursery.start(self.store.run)
             self.messenger.introduce()
@@ -331,7 +334,7 @@ class BrokerNode:
             await self.change(AddLogs(topic.topic_id, log_count, placed, bool(placed)), ordered_by)
 
     async def delete_topic(self, name: str, *, ordered_by: str = "") -> None:
-        """Delete an existing topic, and wait until its name is free. Its records are dropped soon after that.
+        """Delete an existing topic, and wait until its name is free. Its records are dropped after `delete_delay_ms`.
 
         With automatic creation of topics, a producer that writes to it later creates it again. Raise `ConfigError` if
         it is a system topic, and `NoControllerError` if the cluster cannot agree on it now.

@@ -57,7 +57,7 @@ async def load_broker(broker: BrokerNode, state: LocalState, stored: dict[Partit
         for partition in [each for each in stored if each.topic == topic]:
             replicator.learn(partition, await _read_control(storage, partition, stored[partition]))
     replicator.apply_state()
-    await _drop_deleted(broker, stored)
+    _drop_deleted(broker, stored)
     replicator.record_indexes(stored)
     replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored)
     await _load_indexes(storage, log_table, stored)
@@ -95,18 +95,17 @@ async def _read_control(
     return [(key, value) for key, value in dict(records).items() if value is not None]
 
 
-async def _drop_deleted(broker: BrokerNode, stored: dict[Partition, PartitionInfo]) -> None:
-    """Drop the remaining partitions of deleted topics.
+def _drop_deleted(broker: BrokerNode, stored: dict[Partition, PartitionInfo]) -> None:
+    """Drop the remaining partitions of deleted topics later.
 
     Partitions of unknown topics stay, because a topic can become known later.
     """
     deleted = [each for each in stored if broker.tables.state.is_deleted(each.address)]
-    if deleted:
-        broker.deletion.delete_partitions(deleted)
-        for partition in deleted:
-            del stored[partition]
-    for name in {partition.topic for partition in broker.log_table.producer_starts}:
-        await broker.deletion.trim_deleted(name)
+    for partition in deleted:
+        del stored[partition]
+    names = {partition.topic for partition in (*deleted, *broker.log_table.producer_starts)}
+    for name in sorted(names):
+        broker.deletion.drop_later(name, [each for each in deleted if each.topic == name])
 
 
 async def _load_indexes(storage: Storage, log_table: LogTable, stored: dict[Partition, PartitionInfo]) -> None:

@@ -431,6 +431,9 @@ class BrokerConfig:
         default=60_000, converter=to_milliseconds, validator=check_milliseconds(0)
     )
     """How long a broker can be absent before other brokers replace its replicas."""
+    delete_delay_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long the records of a deleted topic, or of a log that other brokers replicate instead, stay in the storage,
+    where nobody sees them. A restart begins the wait again."""
     copy_rate_bytes: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
     """The maximum size of the records that a broker fetches in a second to become an additional replica of logs.
     Fetches that logs need to continue are not limited. 0: no limit."""

@@ -351,7 +351,8 @@ def run_json(*arguments: str) -> Any:
     return json.loads(CliRunner().invoke(main, ["storage", *arguments, "--json"]).stdout)
 
 
-def test_info_names_the_partitions_of_no_topic_and_times_beyond_the_calendar(shelf: Shelf) -> None:
+def put_orphan(shelf: Shelf, *others: RecordBatch) -> tuple[Partition, Partition]:
+    """Put the storage of a broker on the shelf. Return a partition of its topic, and one of no topic."""
     known, other, state = Topic("orders", "1D", placement=(("4F0C",),)), Topic("orders", "2D"), ClusterState()
     state.found("C" * 32)
     for command in (RegisterBroker("4F0C", 0), CreateTopic(known)):
@@ -359,7 +360,12 @@ def test_info_names_the_partitions_of_no_topic_and_times_beyond_the_calendar(she
     keys, values = zip(*state.take_records(), strict=True)
     topics = RecordBatch(Partition("$cluster", "4F0C"), 0, values, keys=keys, timestamps=[1] * len(keys))
     of_known, orphan = leader_partition("4F0C", known, 0), leader_partition("4F0C", other, 0)
-    shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), attrs.evolve(batch(0, 1), stored_at=[2**62]))
+    shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), *others)
+    return of_known, orphan
+
+
+def test_info_names_the_partitions_of_no_topic_and_times_beyond_the_calendar(shelf: Shelf) -> None:
+    _, orphan = put_orphan(shelf, attrs.evolve(batch(0, 1), stored_at=[2**62]))
     found = run_json("info", "shelf:a")["partitions"]
     assert [each["partition"] for each in found if each["is_orphan"]] == [orphan.address]
     lines = CliRunner().invoke(main, ["storage", "info", "shelf:a"]).stdout.splitlines()
@@ -368,6 +374,21 @@ def test_info_names_the_partitions_of_no_topic_and_times_beyond_the_calendar(she
         f"  {orphan}",
     ]
     assert [line.split()[-2:] for line in lines if line.split()[:2] == ["orders", "A"]] == [[str(2**62)] * 2]
+
+
+def test_partitions_of_no_topic_are_deleted_by_a_command(shelf: Shelf) -> None:
+    of_known, orphan = put_orphan(shelf)
+    command = ["storage", "delete", "shelf:a", "--orphans"]
+    for options, status in (["--dry-run"], 0), ([], 2), (["--yes"], 0), (["--yes"], 0):
+        before = set(shelf.infos("a"))
+        assert CliRunner().invoke(main, [*command, *options]).exit_code == status
+        gone = {orphan} if options == ["--yes"] and orphan in before else set()
+        assert before - set(shelf.infos("a")) == gone
+    assert of_known in shelf.infos("a")
+    for wrong in (["orders"], []):
+        options = ["--orphans"] if wrong else []
+        result = CliRunner().invoke(main, ["storage", "delete", "shelf:a", *wrong, *options])
+        assert (result.exit_code, "either a TOPIC or --orphans" in result.stderr) == (2, True)
 
 
 def test_topics(shelf: Shelf) -> None:

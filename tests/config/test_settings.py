@@ -101,6 +101,7 @@ broker.heartbeat_ms                  ms             1..                        2
 broker.leader_timeout_ms             ms             1..                        1000
 broker.preferred_leader_after_ms     ms             0..                        30000
 broker.replace_replicas_after_ms     ms             0..                        60000
+broker.delete_delay_ms               ms             0..                        60000
 broker.copy_rate_bytes               bytes          0..                        67108864
 broker.full_bytes                    bytes          0..                        0
 broker.memory                        bytes          0..                        0

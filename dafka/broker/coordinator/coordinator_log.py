@@ -20,8 +20,8 @@ from dafka.batches import decode_records, encode_records, read_header
 from dafka.broker.core.coordination.state_records import SHARD_KIND, StateRecord, encode_state
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
+from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.reader import LogReader
-from dafka.broker.log.retention import RecordDeletion
 from dafka.broker.log.writer import LogWriter, PendingAppend
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.records import Record, RecordBatch

@@ -1,24 +1,22 @@
-"""Deletes records that are expired or obsolete, are before an offset, or belong to a deleted topic."""
+"""Deletes records that are expired, or before the start of their log, and obsolete records of indexes and state."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 
 import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Deletion, Topic
-from dafka.broker.core.node_machine import BrokerMachine
+from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Topic
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog, ReplicatedLogs
 from dafka.broker.local_state import LocalState
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.expiry import find_retained_offset
 from dafka.broker.log.log_starts import LogStarts
-from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.reader import LogReader
 from dafka.broker.log.trimming import LogTrimmer
 from dafka.config import StoreConfig
@@ -138,45 +136,3 @@ def _limits_of(topic: Topic, config: StoreConfig) -> RetentionPolicy:
         bytes_max=choose("retention.bytes", default.bytes_max),
         records_max=default.records_max,
     )
-
-
-@attrs.define(eq=False, slots=False)
-class RecordDeletion:
-    """Deletes records of a broker."""
-
-    _machine: BrokerMachine
-    _storage: BrokerStorage
-    _log_table: LogTable
-    _own: OwnPartitions
-    _starts: LogStarts
-    _trimmer: LogTrimmer
-
-    def delete_partitions(self, partitions: Collection[Partition]) -> trio.Event:
-        """Delete partitions that brokers have written. The returned event is set when they are deleted."""
-        self._own.forget(partitions)
-        return self._storage.delete_partitions(partitions)
-
-    async def delete_before(self, log: Log, offset: Offset) -> None:
-        """Delete the records of a log that this broker leads before an offset, from all its partitions.
-
-        Other replicas delete them later. Raise the errors of `LogStarts.move`.
-        """
-        await self._starts.move(log, offset)
-        await self._storage.trim(await self._trimmer.find_surplus(log.topic))
-
-    async def drop_topic(self, deletion: Deletion, logs: Iterable[Log]) -> None:
-        """Drop the partitions of a topic after its deletion is durable."""
-        await self._storage.wait_durable()
-        own = [partition for log in logs for partition in (log.leader_partition, log.index_partition)]
-        partitions = self._machine.partitions_of(deletion.topic.topic_id)
-        await self.delete_partitions(dict.fromkeys((*own, *partitions))).wait()
-        await self.trim_deleted(deletion.topic.name)
-
-    async def trim_deleted(self, name: str) -> None:
-        """Drop the records of deleted topics of a name from producer partitions."""
-        partitions = [Partition(name, address) for address in self._storage.stored.durable.get(name, {})]
-        starts = self._log_table.producer_starts
-        try:
-            await self._storage.trim({each: starts[each] for each in partitions if each in starts})
-        except StorageError as error:  # the next start of the broker drops them
-            _LOGGER.warning("cannot drop records of a deleted topic %s: %s", name, error)

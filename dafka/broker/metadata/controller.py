@@ -37,7 +37,7 @@ from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
 from dafka.broker.core.replication.replicated_logs import LogAction
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
-from dafka.broker.log.retention import RecordDeletion
+from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.writer import LogWriter
 from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.broker.metadata.removal import find_obstacle

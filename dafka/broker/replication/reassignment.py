@@ -19,7 +19,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
 from dafka.broker.core.tables import BrokerTables
-from dafka.broker.log.retention import RecordDeletion
+from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
 from dafka.broker.replication.membership import Membership
 from dafka.config import Config
@@ -71,6 +71,8 @@ class Reassigner:
         self._ineligible: frozenset[str] = frozenset()
         self._changing: dict[str, float] = {}
         self._replaced: dict[str, None] = {}
+        self._delete_delay_s = config.broker.delete_delay_ms / 1000
+        self._droppable_since: dict[str, float] = {}
 
     def apply_state(self) -> None:
         """Take note of the logs that other replicas were ordered for."""
@@ -153,11 +155,12 @@ class Reassigner:
         return ", ".join("?" if each is None else str(each.number) for each in found)
 
     async def _drop_replaced(self) -> None:
-        """Delete the logs that this broker has been removed from.
+        """Delete the logs that this broker has been removed from, `delete_delay_ms` later.
 
         A committed change has removed it, an epoch of that change or of a later one has begun without it, and the
         others have everything that it could provide.
         """
+        now, droppable_since, self._droppable_since = trio.current_time(), self._droppable_since, {}
         for name in list(self._replaced):
             log = self._logs.find(name)
             ordered = None if log is None else self._find_ordered(log)
@@ -167,6 +170,9 @@ class Reassigner:
             self._membership.subscribe_acknowledgements(log.replica.latest.leader_epoch.leader)
             is_removed = self._address not in (*ordered.replicas, *ordered.former)
             if not is_removed or log.replica.newest.generation < ordered.generation or not log.replica.may_drop:
+                continue
+            since = self._droppable_since[name] = droppable_since.get(name, now)
+            if now - since < self._delete_delay_s:
                 continue
             del self._replaced[name]
             indexes = self._indexes.pop(name)

@@ -41,8 +41,8 @@ from dafka.broker.core.replication.replicated_logs import (
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.own_partitions import OwnPartitions
-from dafka.broker.log.retention import RecordDeletion
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.checkpoints import Checkpoints
 from dafka.broker.replication.leader import LedLogs

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from dafka.broker.stored_state import read_state
 from dafka.cli.options import BYTES, DURATION
 from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
 from dafka.cli.terminal import UsageMistake, confirm, counted, yes_option
@@ -102,29 +103,36 @@ async def _plan(
 
 @click.command()
 @url_argument
-@click.argument("topic")
+@click.argument("topic", required=False)
 @click.argument("partition", required=False)
+@click.option("--orphans", is_flag=True, help="Delete the partitions of a broker that belong to no topic.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @yes_option
 @json_option
-def delete(url: str, topic: str, partition: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+def delete(
+    url: str, topic: str | None, partition: str | None, orphans: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     """Delete a topic, or one partition of it, with all records.
 
     The store must be stopped. A store that runs beside others fetches again the records that they hold, and a running
     producer or one with a spool sends its records again. To delete a topic from a cluster, stop its producers and all
     stores, delete it from each storage, and then start the stores.
     """
+    if orphans is (topic is not None):
+        raise UsageMistake("expected either a TOPIC or --orphans")
+    what = "orphans" if topic is None else escape_unprintable(topic)
 
     async def program(meter: Meter) -> int:
-        check_no_system_topic(topic)
+        if topic is not None:
+            check_no_system_topic(topic)
         async with open_storage(url, read_only=True) as opened:  # opening for writing would create a missing storage
             await _count_records(opened, topic, partition)
         async with open_storage(url) as opened:
             if not isinstance(opened, DeletesPartitions):
                 raise UsageMistake(f"{url}: this storage cannot delete partitions")
             counts = await _count_records(opened, topic, partition)
-            if not dry_run:
-                _confirm_deletion(url, topic, counts, yes=yes)
+            if not dry_run and counts:
+                _confirm_deletion(url, what, counts, yes=yes)
                 for each, count in counts.items():
                     await opened.delete_partitions([each])
                     meter(meter.done + count, None)
@@ -135,17 +143,21 @@ def delete(url: str, topic: str, partition: str | None, dry_run: bool, yes: bool
     run_metered(program, "deleted")
 
 
-async def _count_records(storage: Storage, topic: str, address: str | None) -> dict[Partition, int]:
-    """Return the number of records in each partition of a topic, or in the one with an address."""
+async def _count_records(storage: Storage, topic: str | None, address: str | None) -> dict[Partition, int]:
+    """Return the number of records in each partition of a topic, or in the one with an address; None for orphans."""
+    if topic is None:
+        state = await read_state(storage)
+        partitions = (await storage.partitions()).items()
+        return {} if state is None else {each: info.count for each, info in partitions if state.is_orphan(each)}
     found = await select_partitions(storage, [topic])
     if address is not None and Partition(topic, address) not in found:
         raise StorageError(f"topic {topic!r} has no partition {address!r}")
     return {each: info.count for each, info in found.items() if address in {None, each.address}}
 
 
-def _confirm_deletion(url: str, topic: str, counts: Mapping[Partition, int], *, yes: bool) -> None:
+def _confirm_deletion(url: str, whose: str, counts: Mapping[Partition, int], *, yes: bool) -> None:
     records = counted(sum(counts.values()), "record")
-    what = f"{counted(len(counts), 'partition')} of {escape_unprintable(topic)} with {records}"
+    what = f"{counted(len(counts), 'partition')} of {whose} with {records}"
     confirm(f"Delete {what} from {url}?", yes=yes, declined="nothing was deleted")
 
 

@@ -18,7 +18,7 @@ from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.log.retention import RecordDeletion
+from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.writer import PendingAppend
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker

@@ -92,25 +92,6 @@ async def test_partitions_that_no_topic_names_are_kept_through_restarts(autojump
         assert (stored[orphan].count, stored[index].count) == (3, 3)
 
 
-async def test_a_deletion_that_was_recorded_is_finished_at_the_next_start(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        (broker,) = await cluster.start("A")
-        await cluster.create("orders", "A")
-        await cluster.append("A", b"x")
-        topic = broker.topics["orders"]
-        own = cluster.log("A").leader_partition
-        await delete(cluster, "A")
-        await cluster.stop("A")
-        await cluster.disks["A"].append(
-            [RecordBatch(own, 0, [b"x"], timestamps=[1])]
-        )  # as if it had been killed before
-        (broker,) = await cluster.start("A")
-        assert broker.find_topic("orders") is None
-        await wait_for(lambda: not broker.storage.ends("orders"))
-        stored = await cluster.disks["A"].partitions()
-        assert not [each for each in stored if topic.topic_id in each.address]
-
-
 async def test_a_topic_gets_more_logs_on_brokers_that_take_replicas(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "ABC") as cluster:
         first = cluster.brokers["A"]

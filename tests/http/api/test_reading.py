@@ -406,3 +406,16 @@ def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWe
     body = "\n".join([json.dumps({"value": "x" * 100})] * 100).encode()
     answer = web.ask("POST", f"/topics/{topic}/records", body, Content_Type="application/x-ndjson")
     assert sum(each["count"] for each in answer.document["offsets"]) == 100
+
+
+def test_topics_of_brokers_are_not_found(web: SharedWeb) -> None:
+    for name in sorted(each for each in web.broker.node.log_table.topics if each.startswith("$")):
+        path = f"/topics/{quote(name, safe='')}"
+        for method, target in (
+            ("DELETE", path),
+            ("POST", f"{path}/records"),
+            ("DELETE", f"{path}/records?log=0&before=1"),
+        ):
+            answer = web.ask(method, target, b"x")
+            assert answer.code in {"topic_not_found", "bad_request"}, (method, target)
+        assert name in web.broker.node.log_table.topics

@@ -267,6 +267,17 @@ def test_any_history_of_logs_follows_the_model(client: Client, seed: int) -> Non
             check()
 
 
+def test_topics_of_brokers_are_refused(door: Door, client: Client) -> None:
+    for name in sorted(each for each in door.broker.node.log_table.topics if each.startswith("$")):
+        log = {(name, 0): {"offset": -1}}, {(name, 0): {"records": encode_batch(0, [b"x"], timestamps=[1])}}
+        for api, version, each in ((ApiKey.DELETE_RECORDS, 1, log[0]), (ApiKey.PRODUCE, 7, log[1])):
+            (answer,) = client.ask_logs(api, version, each).values()
+            assert answer["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (answer,) = client.ask(ApiKey.DELETE_TOPICS, 4, topic_names=[name], timeout_ms=1000)["responses"]
+        assert answer["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert name in door.broker.node.log_table.topics
+
+
 @pytest.mark.parametrize("version", range(4))
 def test_oldest_versions_get_message_sets(client: Client, version: int) -> None:
     client.create_topics(f"old-{version}")
