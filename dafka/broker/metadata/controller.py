@@ -321,7 +321,7 @@ class Controller:
             if log is not None and self.is_active and log.index.start_offset < start:
                 try:
                     await self._deletion.delete_before(log, start)
-                except StorageError as error:
+                except (StorageError, NotLeaderError) as error:
                     _LOGGER.warning("cannot shorten the log of metadata yet: %s", error)
             with trio.move_on_after(TRIM_S):
                 await self._metadata.wait_changed()
