@@ -119,6 +119,9 @@ class Map:
         if not found or mutant.is_definition:
             found = self._select(lambda module: module.tests_of_file(mutant.file))
             definitions = {name for name in self._durations if name.startswith(DEFINITIONS_TESTS)}
+        # Nothing of a file of definitions only, such as a table, is run: any test may look at them.
+        if not found and mutant.is_definition:
+            found = self._durations
         # The tests of definitions are few, and the only ones that notice some mutants: the limit is not for them.
         others = {name: duration_s for name, duration_s in found.items() if name not in definitions}
         return [*_within(TESTS_S, others), *sorted(definitions, key=self._durations.__getitem__)]

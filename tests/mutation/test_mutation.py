@@ -85,6 +85,8 @@ def test_a_mutant_runs_the_tests_of_its_line_the_fastest_first() -> None:
     assert tests.tests_of(Mutant("f.py", 3, 3, "g", "NumberReplacer", 0)) == ["m::fast", "m::slow"]
     assert tests.tests_of(Mutant("f.py", 9, 9, "g", "NumberReplacer", 0)) == ["m::fast", "m::other", "m::slow"]
     assert tests.tests_of(Mutant("g.py", 3, 3, "g", "NumberReplacer", 0)) == []
+    table = Mutant("g.py", 3, 3, "", "NumberReplacer", 0, is_definition=True)
+    assert tests.tests_of(table) == ["m::fast", "m::other", "m::slow"]
     lines = [Mutant("f.py", line, line, "g", "NumberReplacer", 0) for line in (3, 4, 9)]
     assert [tests.runs(each) for each in (*lines, definition)] == [True, True, False, True]
 
