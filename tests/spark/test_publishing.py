@@ -45,8 +45,9 @@ async def one_store(path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_a_producer_is_closed_before_its_topic_gets_another(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_the_producers_that_were_used_last_stay_open_and_no_topic_has_two(
+    limit: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     running: set[str] = set()
     opened: list[tuple[str, int]] = []
@@ -64,13 +65,20 @@ async def test_a_producer_is_closed_before_its_topic_gets_another(
 
     monkeypatch.setattr(publishing, "open_producer", open_slow_producer)
     monkeypatch.setattr(publishing, "find_stored_end", find_nothing)
-    monkeypatch.setattr(publishing, "PRODUCERS_MAX", 1)
+    monkeypatch.setattr(publishing, "PRODUCERS_MAX", limit)
     reader = object.__new__(Reader)  # not used: the stores hold nothing
+    expected: list[tuple[str, int]] = []
+    held: list[str] = []
+    topics = "abcabacbbcadabdc"
     async with publishing._open_task(reader, Config(), TASK) as task:
-        await task.publish(iter([("a", [b"0", b"1"]), ("b", [b"0"]), ("a", [b"2"]), ("b", [b"1"])]))
-    assert opened == [("a", 0), ("b", 0), ("a", 2), ("b", 1)]
+        for number, topic in enumerate(topics):
+            await task.publish(iter([(topic, [b"0"])]))
+            expected += [] if topic in held else [(topic, topics[:number].count(topic))]
+            held = [*(each for each in held if each != topic), topic][-limit:]
+            assert opened == expected
+            assert len(running) == len(held)
     assert running == set()
-    assert task.result() == PublishResult(5, frozenset("ab"), 0)
+    assert task.result() == PublishResult(len(topics), frozenset(topics), 0)
 
 
 async def test_rows_that_wait_for_room_are_published_once(

@@ -213,14 +213,17 @@ def damage(path: Path, statement: str) -> None:
         "UPDATE records SET timestamp = 'damaged'",
     ],
 )
-def test_damaged_rows(tmp_path: Path, statement: str) -> None:
+def test_damaged_rows(tmp_path: Path, statement: str, caplog: pytest.LogCaptureFixture) -> None:
     """They are an error whether the driver or the storage reads, or are left out."""
     of = task(fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 100)), 0, 100)
     damage(tmp_path / "store.db", f"{statement} WHERE sequence BETWEEN 40 AND 44")
     for reading in (read, by_storage):
         with pytest.raises(StorageError, match=rf"orders/{A}: sequences 40 to 44 are damaged.* \(set failOnDataLoss"):
             reading(of)
+        caplog.clear()
         assert reading(of, fail=False).equals(orders((0, 40), (45, 100)))
+        (message,) = caplog.messages
+        assert message.startswith(f"Records skipped: orders/{A}: sequences 40 to 44 are damaged")
 
 
 def test_damaged_pages(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from dafka.http.logs.publishing import Publication
 from dafka.http.server.errors import WebError
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
 from dafka.http.websocket.session import FORWARDED_FACTOR, Session
+from dafka.http.websocket.shared_reads import SharedReads
 from tests.http.running import RunningWeb, SharedWeb
 from tests.http.websocket.clients import BINARY, open_client
 
@@ -242,3 +244,23 @@ async def test_a_broker_has_the_subscriptions_of_many_clients(is_forwarded: bool
         (session._watches if number % 2 else session._subscriptions)[number] = task
     with pytest.raises(WebError, match=f"at most {count_max} "):
         session._check_id(count_max)
+
+
+async def test_a_subscription_can_end_while_its_records_are_read(
+    web: SharedWeb, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = threading.Event()
+
+    async def never_read(*_: object) -> None:
+        reading.set()
+        await trio.sleep_forever()
+
+    async with open_client(web) as client:
+        await client.publish(name, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(SharedReads, "read", never_read)
+            identifier = await client.subscribe(name)
+            await trio.to_thread.run_sync(reading.wait)
+            await client.send("unsubscribe", id=identifier)
+            await client.expect("unsubscribed", identifier)
+        assert await client.publish(name, "b") == [{"log": 0, "offset": 1, "count": 1}]

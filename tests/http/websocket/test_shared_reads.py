@@ -16,7 +16,8 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.positions import Offset
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import ReadRecords, find_logs
-from dafka.http.websocket.shared_reads import KEPT_S, SharedReads, join_lines
+from dafka.http.websocket import shared_reads
+from dafka.http.websocket.shared_reads import KEPT_S, RECORD_BYTES, SharedReads, join_lines
 from dafka.records import Partition
 from tests.http.brokers import open_broker_service
 from tests.http.logs.test_large_records import HOST, MIB, PIECE_BYTES_MAX, SHAPES, append
@@ -55,6 +56,20 @@ async def test_text_of_large_records_is_made_in_pieces() -> None:
         assert broker.memory.used_bytes > 0
         del reads, read
         assert broker.memory.used_bytes == 0
+
+
+async def test_a_text_has_records_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_reads, "TEXT_CONTENT_BYTES", 3 * (100 + RECORD_BYTES))
+    batches = [encode_batch(offset, [b"x" * 100], timestamps=5) for offset in range(7)]
+
+    class Access:
+        async def read(self, *_: object, **__: object) -> ReadRecords:
+            await trio.lowlevel.checkpoint()
+            return ReadRecords(0, 7, [(check_crc(each), each) for each in batches])
+
+    access: Any = Access()
+    read = await SharedReads(Memory(2**30).make_pool(2**29)).read(access, make_log(), 0)
+    assert [each.record_count for each in await read.texts(HOST)] == [3, 3, 1]
 
 
 class CountedReads:
