@@ -104,6 +104,15 @@ async def test_tombstones_stay_for_a_while(storage: Storage) -> None:
     assert (await read_all(storage))[0].sequence == 2
 
 
+async def test_a_tombstone_goes_at_its_own_age_and_not_at_that_of_the_records_after_it(storage: Storage) -> None:
+    for first in range(0, 100, 2):
+        batch = make_batch(first, [b"key %d" % first, b"x"], tombstones=[first])
+        await storage.append([attrs.evolve(batch, stored_at=[NOW_MS + first] * 2)])
+    await compact(storage, 0, attrs.evolve(ALWAYS, tombstone_ms=1000), NOW_MS + 1000 + 51)
+    left = [each.sequence for each in await read_all(storage) if each.value is None]
+    assert left == [*range(52, 100, 2)]
+
+
 async def test_nothing_happens_until_enough_is_new(storage: Storage) -> None:
     await fill(storage, 400, 5)
     found = await compact(storage, 0, CompactionPolicy(dirty_ratio=0.5))

@@ -203,10 +203,13 @@ async def test_batches_that_do_not_continue_the_partition_are_refused(tmp_path: 
     partition = Partition("orders", "A")
     first, second = (SHAPES["one"].encode(offset) for offset in (0, 2))
     async with open_filelog(str(tmp_path / "log")) as storage:
-        for encoded, message in (((first, second), "begins at 2, expected 1"), ((first[:-1],), "is malformed")):
-            values = [b"value"] * len(encoded)
+        for encoded, count, message in (
+            ((first, second), 2, "begins at 2, expected 1"),
+            ((first[:-1],), 1, "is malformed"),
+            ((first,), 2, "end at 1, not at 2"),
+        ):
             with pytest.raises(StorageError, match=message):
-                await storage.append([RecordBatch(partition, 0, values, encoded=encoded)])
+                await storage.append([RecordBatch(partition, 0, [b"value"] * count, encoded=encoded)])
         assert await storage.partitions() == {}
 
 

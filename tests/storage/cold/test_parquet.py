@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import product
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
 from dafka.records import Partition, RecordBatch
+from dafka.storage.arrow import ARROW_TYPES, to_arrow, to_records
 from dafka.storage.cold import parquet
 from dafka.storage.cold.parquet import RECORD_COLUMNS, SegmentIndex, SegmentWriter
 
@@ -54,3 +56,10 @@ def test_any_row_groups_are_read_as_they_were_written(monkeypatch: pytest.Monkey
             assert {index.find(sequence) for sequence in range(first, first + GROUP)} == {number}
             assert [index.find_by_time(at + by) for by in (-24, 0, 5, 6)] == [number, number, number, number + 1]
             assert (index.groups[number].first_at, index.groups[number].content_bytes) == (at, group.content_bytes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_table_of_any_number_of_chunks_is_read_whole(count: int) -> None:
+    groups = [make_group(first, 5, "name") for first in STARTS[:count]]
+    table = pa.Table.from_batches([to_arrow(each, [*ARROW_TYPES]) for each in groups])
+    assert [*to_records(PARTITION, STARTS[0], table, with_times=True)] == [each for group in groups for each in group]
