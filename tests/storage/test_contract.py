@@ -62,6 +62,22 @@ async def test_a_url_that_names_no_storage_is_refused(url: str, message: str) ->
             pass
 
 
+class ValuesOnly(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        require_only_values(batches, "it")
+        await super().append(batches)
+
+
+async def test_a_storage_that_holds_only_values_keeps_the_contract() -> None:
+    storage = ValuesOnly()
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Storage]:
+        yield storage
+
+    await check_storage(opened, reopens=True)
+
+
 # Broken storages: functions that take the place of a method. They get the storage, and the method that is right.
 
 

@@ -291,12 +291,14 @@ async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monk
 
 async def test_a_reader_without_a_catalog_sees_what_was_trimmed(folder: Path) -> None:
     async with open_filelog(str(folder)) as writer:
-        await writer.append([batch(0, 10)])
+        await writer.append([batch(0, 10), batch(0, 1, partition=Partition("others", "A"))])
         (folder / "catalog.heads").unlink()
         async with open_filelog(str(folder), read_only=True) as reader:
             for earliest in (0, 4, 7):
                 await writer.trim(PARTITION, earliest)
-                assert (await reader.partitions())[PARTITION].earliest_sequence == earliest
+                found = await reader.partitions(PARTITION.topic)
+                assert {partition: info.earliest_sequence for partition, info in found.items()} == {PARTITION: earliest}
+                assert len(await reader.partitions()) == 2
                 assert await reader.read(PARTITION, earliest, 100) == batch(earliest, 10 - earliest)
 
 
@@ -475,6 +477,24 @@ async def test_another_process_reads_a_partition_that_began_again_in_the_same_se
             await storage.delete_partitions([PARTITION])
             if is_listed_between:
                 assert await reader.read(PARTITION, 0, 1) is None
+
+
+async def test_an_index_that_a_read_of_a_replaced_file_has_cached_is_dropped(folder: Path) -> None:
+    async with open_filelog(str(folder)) as storage:
+        assert isinstance(storage, FilelogStorage)
+        assert storage._writer is not None
+        former = None
+        for size in (20_000, 15_000):
+            for first in range(0, 40, 2):
+                await storage.append([batch(first, 2, size)])
+            log = storage._writer.find_log(PARTITION)
+            assert log is not None
+            if former is not None:
+                storage._reader._cache_index(log.log_path(0), former)
+            for sequence in (39, 20, 4):
+                assert await storage.read(PARTITION, sequence, 1) == batch(sequence, 1, size)
+            former = storage._reader.find_cached_index(log, 0)
+            await storage.delete_partitions([PARTITION])
 
 
 def test_delayed_writes_are_synced_and_an_error_is_raised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,12 +106,6 @@ member b claiming
 1.1 confirm s
 1.2 survey_done 1 => Survey
 1.3 survey_done 1 => record positions P=1:7
-# The lease counts from when the confirmed record was sent
-member b holding
-2 tick => record, Survey
-3.9 confirm s => record
-5.9 has_lease => = True
-6.1 has_lease => = False
 # A confirmation after the end of the lease does not count
 member b holding
 3.9 tick => record, Survey
