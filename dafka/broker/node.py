@@ -50,6 +50,7 @@ from dafka.broker.log.log_starts import LogStarts
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.reader import LogReader
 from dafka.broker.log.retention import LogRetention
+from dafka.broker.log.space_reserve import SpaceReserve
 from dafka.broker.log.stages import AssignOffsets, WriteLocalState
 from dafka.broker.log.trimming import LogTrimmer
 from dafka.broker.log.waiters import LogWaiters
@@ -98,6 +99,8 @@ class BrokerNode:
         pipeline = self.store.pipeline
         offsets = AssignOffsets(log_table, self.watchers)
         self.storage = BrokerStorage(storage, machine, pipeline, state, offsets, config.store.pending_bytes_max)
+        disk = config.store.storage, config.broker.reserve_bytes
+        self._reserve = SpaceReserve(machine, self.store.act, self.storage, *disk)
         self._own = OwnPartitions(machine, sockets, policy, log_table, state)
         starts = LogStarts(log_table, tables.logs, self.storage, self.watchers)
         trimmer = LogTrimmer(storage, machine.stored, log_table, tables.logs)
@@ -143,7 +146,7 @@ class BrokerNode:
             PlannerSettings(
                 replicas=config.broker.replicas,
                 replace_replicas_after_s=config.broker.replace_replicas_after_ms / 1000,
-                full_bytes=config.broker.full_bytes,
+                full_bytes=config.broker.least_free_bytes,
             ),
         )
         self.controller = Controller(
@@ -176,6 +179,7 @@ class BrokerNode:
             nursery.start_soon(self._own.heads.run)
             nursery.start_soon(self._mesh.run)
             nursery.start_soon(self.deletion.run)
+            nursery.start_soon(self._reserve.run)
             await nursery.start(self.replicator.run)
             await nursery.start(self.store.run)
             self.messenger.introduce()

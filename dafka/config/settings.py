@@ -440,6 +440,9 @@ class BrokerConfig:
     full_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
     """A broker with less free space than this gets no new replicas, and transfers the leadership of its logs to
     others."""
+    reserve_bytes: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(0))
+    """With less free space on the disk than this, a broker takes no records of clients, and transfers the leadership of
+    its logs to others. What the cluster needs goes on, so that topics can still be deleted. 0: off."""
     memory: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
     """The maximum memory for all clients together: their requests, unread responses, and the records that are unpacked
     for them. 0: a quarter of the machine's memory, or of the container's limit."""
@@ -449,6 +452,11 @@ class BrokerConfig:
     tls_ca: str = attrs.field(default="", validator=check_text)
     """A file with certificates of the authorities that sign other brokers' certificates, in PEM format. Empty: the
     authorities of the system, and those in `[clients] tls_client_ca`."""
+
+    @property
+    def least_free_bytes(self) -> int:
+        """The free space below which a broker is full for others."""
+        return max(self.full_bytes, self.reserve_bytes)
 
 
 @attrs.frozen(kw_only=True)

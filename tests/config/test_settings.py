@@ -104,6 +104,7 @@ broker.replace_replicas_after_ms     ms             0..                        6
 broker.delete_delay_ms               ms             0..                        60000
 broker.copy_rate_bytes               bytes          0..                        67108864
 broker.full_bytes                    bytes          0..                        0
+broker.reserve_bytes                 bytes          0..                        268435456
 broker.memory                        bytes          0..                        0
 broker.secret_file                   text           -                          -
 broker.tls_ca                        text           -                          -

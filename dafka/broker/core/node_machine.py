@@ -237,6 +237,11 @@ class BrokerMachine(StoreMachine):
         elif self.next_sequence(partition) == self.stored.durable_end(partition):  # more is about to be stored
             self.reassembler.expect_more(partition)
 
+    def hold_client_data(self, now: float, *, is_held: bool) -> list[Action]:
+        """Stop or continue to receive the records of clients. Those of brokers, such as control records, go on."""
+        self.reassembler.hold(self._policy.is_client_data if is_held else None)
+        return self._due_fetches(now)
+
     def store_own(self, partition: Partition, end: int) -> None:
         """Record that records of this node's own partition are durable that were not appended by `append_own`."""
         if partition not in self.reassembler.cursors:

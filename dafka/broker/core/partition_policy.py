@@ -11,6 +11,7 @@ from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, find_name_problem
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log, parse_address
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
+from dafka.internal_topics import is_internal_topic
 from dafka.protocol.presence.identity import owner_of
 from dafka.protocol.rendezvous import rank_nodes
 from dafka.records import Partition
@@ -33,6 +34,14 @@ class PartitionPolicy:
     def owns(self, partition: Partition) -> bool:
         """Return whether only this broker writes a partition."""
         return owner_of(partition.address) == self._address
+
+    def is_client_data(self, partition: Partition) -> bool:
+        """Return whether a partition has records of clients, or the index of such records."""
+        address = parse_address(partition.address)
+        if partition.topic != INDEX_TOPIC or address is None:
+            return not is_internal_topic(partition.topic)
+        topic = self._state.find_id(address.topic_id)
+        return topic is not None and not is_internal_topic(topic.name)
 
     def keeps(self, partition: Partition) -> bool | None:
         """Return whether this broker stores a partition; None if the limits for peers decide."""

@@ -214,8 +214,8 @@ class ClientAppender:
         """
         if not log.leadership.is_led:
             raise not_leader(log)
-        if self._storage.waits.problem:
-            raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, self._storage.waits.problem)
+        if self._storage.problem:
+            raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, self._storage.problem)
         if all_replicas:
             self._check_replicas(log)
         if all(header.producer_id < 0 for header, _ in batches):

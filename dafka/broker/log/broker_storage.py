@@ -24,7 +24,8 @@ class BrokerStorage(CommitStage):
     """The storage of a broker. As the last stage of its commits, it wakes up the tasks that wait for them.
 
     `wait_capacity` waits while the records on their way to the storage need `pending_bytes_max`. `durable` is set when
-    everything that is pending now is durable; another event follows it.
+    everything that is pending now is durable; another event follows it. `space_problem` says why no records of clients
+    are stored; it is empty if they are.
     """
 
     storage: Storage
@@ -33,6 +34,7 @@ class BrokerStorage(CommitStage):
     _state: LocalState
     _offsets: AssignOffsets
     _pending_bytes_max: int
+    space_problem: str = attrs.field(init=False, default="")
     waits: DurableWaits = attrs.field(init=False, factory=DurableWaits)
     durable: trio.Event = attrs.field(init=False, factory=trio.Event)
     _writing: trio.Event | None = attrs.field(init=False, default=None)
@@ -43,6 +45,11 @@ class BrokerStorage(CommitStage):
     def stored(self) -> StoredPartitions:
         """The durable ends of the partitions."""
         return self._machine.stored
+
+    @property
+    def problem(self) -> str:
+        """Why records of clients are refused; empty if they are not."""
+        return self.waits.problem or self.space_problem
 
     @property
     def can_write(self) -> bool:
@@ -109,8 +116,10 @@ class BrokerStorage(CommitStage):
     async def wait_capacity(self) -> None:
         """Wait until the records that are not durable yet need less than `[store] pending_bytes_max`.
 
-        Raises `StorageError` if the storage fails or the wait takes too long.
+        Raises `StorageError` if the storage fails, the disk is almost full, or the wait takes too long.
         """
+        if self.space_problem:
+            raise StorageError(self.space_problem)
         if self._machine.pending_bytes < self._pending_bytes_max:
             return
         self.waits.check()

@@ -6,7 +6,6 @@ import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import attrs
 import trio
@@ -24,6 +23,7 @@ from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
 from dafka.broker.replication.membership import Membership
 from dafka.config import Config
 from dafka.records import Partition
+from dafka.storage.disk_space import measure_disk
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -91,8 +91,8 @@ class Reassigner:
         """Change replicas until cancelled."""
         while True:
             await trio.sleep(REASSIGNING_S)
-            self._measure_space()
-            ineligible = find_ineligible_leaders(self._state, self._brokers, self._settings.full_bytes)
+            self.measure_space()
+            ineligible = find_ineligible_leaders(self._state, self._brokers, self._settings.least_free_bytes)
             if ineligible != self._ineligible:
                 self._ineligible = ineligible
                 for log in self._logs:
@@ -183,7 +183,7 @@ class Reassigner:
 
     # What others see of this broker
 
-    def _measure_space(self) -> None:
+    def measure_space(self) -> None:
         """Announce the free space to other brokers if it has changed enough."""
         free, announced = _free_bytes(self._storage_url), self._brokers.own.free_bytes
         if abs(free - announced) > SPACE_STEP * max(announced, 1):
@@ -214,8 +214,6 @@ class Reassigner:
 
 
 def _free_bytes(url: str) -> int:
-    """Return the free space of the file system that a storage is on, in bytes."""
-    path = Path(url.partition(":")[2].partition("?")[0])
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
+    """Return the free space of the disk that a storage is on, or else of the current folder, in bytes."""
+    found = measure_disk(url)
+    return shutil.disk_usage(".").free if found is None else found.free

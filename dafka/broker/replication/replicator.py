@@ -219,6 +219,7 @@ class Replicator(CommitStage):
         """Run the membership in the cluster until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self.reassigner.measure_space()
             self.membership.start()
             self.leases.start()
             self._own.announce_control()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from pathlib import Path
 from typing import Annotated, Literal
 
 import trio
@@ -13,6 +11,7 @@ from dafka.errors import StorageError
 from dafka.http.server.documents import Count, Document, doc
 from dafka.storage import Storage
 from dafka.storage.base import Damage
+from dafka.storage.disk_space import measure_disk
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.verify import verify_storage
 
@@ -124,21 +123,8 @@ class StorageMeter:
     async def measure(self) -> StorageUsage:
         """Return the size of the storage. Raises `StorageError`."""
         if self._usage is None or trio.current_time() - self._measured_at >= USAGE_S:
-            disk = await trio.to_thread.run_sync(_measure_disk, self._url)
+            disk = await trio.to_thread.run_sync(measure_disk, self._url)
             total, free = (None, None) if disk is None else disk
             self._usage = StorageUsage.of(await self._storage.statistics(), free_bytes=free, total_bytes=total)
             self._measured_at = trio.current_time()
         return self._usage
-
-
-def _measure_disk(location: str) -> tuple[int, int] | None:
-    """Return the size of a storage's disk and its free space; None if it is not on a disk."""
-    kind, _, path = location.partition(":")
-    if kind not in {"sqlite", "filelog"}:
-        return None
-    try:
-        folder = Path(path).absolute()
-        found = shutil.disk_usage(folder if folder.exists() else folder.parent)
-    except OSError:
-        return None
-    return found.total, found.free

@@ -330,7 +330,7 @@ class StoreMachine:
         if run.requestor is not None:
             self.reassembler.record_answer(now)
         limit = self._config.store.pending_bytes_max * (1 if run.requestor is None else 2)
-        if self.pending_bytes >= limit:
+        if self.pending_bytes >= limit or self.reassembler.is_held(partition):
             self.reassembler.drop_batch(batch)
             return []
         actions: list[Action] = [Append(ready) for ready in self.reassembler.add_batch(batch)]

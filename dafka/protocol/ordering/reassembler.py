@@ -60,6 +60,7 @@ class Reassembler:
         self._unproven_max = unproven_max
         self.paused: set[Partition | str] = set()
         """The partitions, and the topics, that are not fetched."""
+        self._is_held: Callable[[Partition], bool] | None = None
         self.assigned: set[Partition] | None = None
         """The only partitions that are fetched; None for all."""
 
@@ -90,6 +91,19 @@ class Reassembler:
         for partition in self.cursors:
             if partition in selected or partition.topic in selected:
                 self._changed[partition] = None
+
+    def hold(self, is_held: Callable[[Partition], bool] | None) -> None:
+        """Stop fetching all partitions for which a function returns True; None to fetch them again."""
+        self._is_held = is_held
+        for partition in self.cursors:
+            if is_held is None:
+                self._changed[partition] = None
+            elif is_held(partition):
+                self._planner.mark_complete(partition)
+
+    def is_held(self, partition: Partition) -> bool:
+        """Return whether records of a partition are not fetched now; see `hold`."""
+        return self._is_held is not None and self._is_held(partition)
 
     def is_paused(self, partition: Partition) -> bool:
         """Return whether a partition is paused."""
@@ -244,7 +258,7 @@ class Reassembler:
 
     def _plan(self, partition: Partition, now: float) -> list[wire.Fetch]:
         cursor = self.cursors.get(partition)
-        if self.is_paused(partition):
+        if self.is_paused(partition) or self.is_held(partition):
             return []
         planned = None if cursor is None else self._planner.plan_fetch(partition, cursor, now)
         if planned is None:

@@ -391,6 +391,11 @@ def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1), **optio
     return [(check_crc(memoryview(data), 0), data)]
 
 
+def running_broker() -> str:
+    """Return the name of the broker that runs."""
+    return _RUNNING.get()
+
+
 async def wait_for(is_true: Callable[[], bool]) -> None:
     """Wait until a condition is true, by the cluster's clock."""
     deadline = trio.current_time() + PATIENCE_S
