@@ -13,7 +13,7 @@ import attrs
 import pytest
 import trio
 
-from dafka.errors import StorageError, StorageUnsupportedError
+from dafka.errors import StorageError, StorageSequenceError, StorageUnsupportedError
 from dafka.packed_bytes import count_bytes
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage import PartitionInfo, Storage, StorageStatistics, open_storage, read_range
@@ -94,6 +94,17 @@ async def accept_gaps(it: Storage, append: Any, batches: Sequence[RecordBatch]) 
         is_gap = end and batch.first_sequence > end and len(batches) == 1
         joined.append(attrs.evolve(batch, first_sequence=end if is_gap else batch.first_sequence))
     await append(joined)
+
+
+async def append_new_part(it: Storage, append: Any, batches: Sequence[RecordBatch]) -> None:
+    try:
+        await append(batches)
+    except StorageSequenceError:
+        for batch in batches:
+            end = (await it.partitions()).get(batch.partition, PartitionInfo()).end_sequence
+            if batch.first_sequence < end < batch.end_sequence:
+                await append([batch.between(end, batch.end_sequence)])
+        raise
 
 
 async def split_cancelled_appends(it: Storage, append: Any, batches: Sequence[RecordBatch]) -> None:
@@ -282,10 +293,17 @@ async def never_yield(it: Storage, load: Any, name: str) -> dict[Partition, int]
 BROKEN: list[tuple[str, Callable[..., Awaitable[Any]], str]] = [
     ("append", write_valid_batches, "a refused append wrote the valid batches of the list"),
     ("append", accept_gaps, "append with a gap did not raise StorageSequenceError"),
+    ("append", append_new_part, "5 records were appended, 6 are read"),
     ("append", split_cancelled_appends, "a cancelled append of 500 to 0 left ends"),
     ("append", let_times_decrease, "times that go back are read as"),
     ("append", changing(lambda batch: {"stored_at": None}), "returned {}, expected 25|records are within"),
     ("append", changing(lambda batch: {"keys": None}), "its key is read as None, was appended as"),
+    (
+        "append",
+        changing(lambda it: {"keys": None} if it.first_sequence and it.headers and it.timestamps else {}),
+        "its key is read as None, was appended as",
+    ),
+    ("append", changing(lambda it: {} if it.keys else {"headers": None}), "its headers is read as"),
     ("append", changing(lambda batch: {"timestamps": None}), "its timestamp is read as None, was"),
     (
         "append",
@@ -353,6 +371,12 @@ def lose_records(it: MemoryStorage) -> None:
     it._order.clear()
 
 
+def lose_later_records(it: MemoryStorage) -> None:
+    for log in it._logs.values():
+        if (log.earliest_sequence, log.end_sequence) == (4, 12):
+            log.end_sequence = log.runs.pop().first_sequence
+
+
 def lose_keys(it: MemoryStorage) -> None:
     for log in it._logs.values():
         log.runs = type(log.runs)(attrs.evolve(run, keys=None) for run in log.runs)
@@ -373,6 +397,7 @@ def lose_identity(it: MemoryStorage) -> None:
 
 LOST: list[tuple[Callable[[MemoryStorage], None], str]] = [
     (lose_records, "opened again, expected"),
+    (lose_later_records, "8 records were appended, 6 are read"),
     (lose_keys, "its key is read as None"),
     (lose_times, r"records stored at 1000 and 2000 have \[7, 7, 7\]"),
     (lose_positions, "positions are lost"),
