@@ -79,6 +79,7 @@ def _restore_state(broker: BrokerNode, stored: Mapping[bytes, bytes], found: Ite
     cluster.restore(stored)
     cluster.applied = Offset(record.applied)
     broker.metadata.snapshots.load(broker.storage.state(SNAPSHOTS_TOPIC))
+    broker.metadata.recent.restart(cluster.applied)
     broker.membership.update_registration(
         cluster_id=record.cluster_id, first_voters=record.first_voters, is_open=cluster.is_open
     )

@@ -13,6 +13,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import DONE, METADATA_TOPIC, Outcome
 from dafka.broker.core.metadata.commands import Order, SnapshotTaken, decode_order
+from dafka.broker.core.metadata.history import RecentChanges
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC, Snapshots
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC, STORE_KEY, StoreRecord, encode_store_record
 from dafka.broker.core.positions import Offset
@@ -63,6 +64,7 @@ class MetadataLog:
         self.state = tables.state
         self.record: StoreRecord | None = None
         self.snapshots = Snapshots()
+        self.recent = RecentChanges()
         self.exchange = SnapshotExchange(self.snapshots, messenger)
         self._tables = tables
         self._log_table = tables.log_table
@@ -121,7 +123,7 @@ class MetadataLog:
             for offset, order in enumerate(orders, header.base_offset):
                 if offset >= self.state.applied:
                     self.snapshots.advance(self.state, Offset(offset))
-                    outcomes.append((order.request_id, self._apply(order)))
+                    outcomes.append((order.request_id, self._apply(Offset(offset), order)))
             self.snapshots.advance(self.state, Offset(header.end_offset))
         if self.state.applied == begun:
             return False
@@ -130,8 +132,8 @@ class MetadataLog:
             self.settle(request_id, outcome)
         return True
 
-    def _apply(self, order: Order) -> Outcome:
-        outcome = self.state.apply(order)
+    def _apply(self, offset: Offset, order: Order) -> Outcome:
+        outcome = self.recent.apply(self.state, offset, order)
         if isinstance(order.command, SnapshotTaken) and outcome is DONE:
             self.snapshots.agree(order.command)
             self.snapshots.drop_before(self.state.snapshots[0].offset)
@@ -167,6 +169,7 @@ class MetadataLog:
         self.state.restore(snapshot.records)
         self.state.applied = snapshot.offset
         self.snapshots.add(snapshot)
+        self.recent.restart(snapshot.offset)
         self._record_applied()
         return True
 

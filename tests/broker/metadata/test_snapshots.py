@@ -23,7 +23,7 @@ from dafka.broker.core.typed_json import encode_json
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.metadata.snapshot_exchange import ASK_AGAIN_S, SnapshotExchange
 from dafka.broker.node import BrokerNode
-from dafka.errors import RefusedChangeError, StateDiffersError
+from dafka.errors import RefusedChangeError, StateDiffersError, StorageError
 from dafka.exceptions import unwrap_group
 from dafka.records import Partition, RecordBatch
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
@@ -77,13 +77,16 @@ def has_dropped(cluster: VirtualCluster, name: str) -> bool:
 
 async def test_the_log_is_shortened_to_the_snapshots_that_stay(autojump_clock: MockClock) -> None:
     async with open_changed("ABC") as cluster:
-        await wait_for(lambda: agree(cluster))
-        agreed = cluster.brokers["A"].tables.state.snapshots
-        assert len(agreed) == SNAPSHOTS_KEPT
+        controller = next(each for each in cluster.brokers.values() if each.controller.is_active)
+        state = controller.tables.state
+        await wait_for(lambda: agree(cluster) and start_of(controller) == state.snapshots[0].offset)
+        assert len(state.snapshots) == SNAPSHOTS_KEPT
         for broker in cluster.brokers.values():
             kept = broker.metadata.snapshots
-            assert [kept.checksum(each.offset) for each in agreed] == [each.checksum for each in agreed]
-        await wait_for(lambda: {start_of(each) for each in cluster.brokers.values()} == {agreed[0].offset})
+            assert [kept.checksum(each.offset) for each in state.snapshots] == [
+                each.checksum for each in state.snapshots
+            ]
+            assert 0 < start_of(broker) <= start_of(controller)  # a follower learns it with the next command
 
 
 async def test_a_new_broker_starts_from_a_snapshot(autojump_clock: MockClock) -> None:
@@ -94,9 +97,17 @@ async def test_a_new_broker_starts_from_a_snapshot(autojump_clock: MockClock) ->
         assert joined.log_table.topics["orders"] == cluster.brokers["A"].log_table.topics["orders"]
         await joined.create_topic("more")
         await wait_for(lambda: agree(cluster))
-        await cluster.stop("D")
-        await cluster.start("D")
-        await wait_for(lambda: agree(cluster))
+        for name in "DACB":
+            await cluster.stop(name)
+            await cluster.start(name)
+            await cluster.brokers["D"].create_topic(f"after-{name}")
+            await wait_for(lambda: agree(cluster))
+
+
+def is_loaded(broker: BrokerNode) -> bool:
+    """Return whether a broker can read all commands that it has applied."""
+    log = broker.metadata.log
+    return log is not None and min(log.high_watermark, log.index.end_offset) >= broker.tables.state.applied
 
 
 async def read_history(broker: BrokerNode, count: int) -> list[Change]:
@@ -126,6 +137,16 @@ async def test_the_last_changes_can_be_read_at_each_broker_page_by_page(autojump
         assert (drained.description, drained.order.ordered_by) == ("drain broker 0", "anne at 10.0.0.7")
         assert (refused.outcome.error, refused.order.ordered_by) == (UNKNOWN, "broker 3")
         assert await cluster.brokers["A"].history.read(0, 5) == ([], None)
+        await cluster.stop("A")
+        (again,) = await cluster.start("A")
+        if not is_loaded(again):
+            with pytest.raises(StorageError, match="try again"):
+                await again.history.read(None, 7)
+        await wait_for(lambda: agree(cluster) and is_loaded(again))
+        for count in (7, 1000):  # the broker reads them again, and then remembers them
+            changes = await read_history(again, count)
+            assert changes[: len(pages["A"])] == pages["A"]
+            assert [each.offset for each in changes] == sorted({each.offset for each in changes})
 
 
 async def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(autojump_clock: MockClock) -> None:

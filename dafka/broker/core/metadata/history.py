@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -24,7 +25,7 @@ from dafka.broker.core.metadata.commands import (
     ReplicasChanged,
     SnapshotTaken,
 )
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.positions import FIRST_OFFSET, Offset
 
 
 @attrs.frozen
@@ -42,6 +43,43 @@ class Change:
     order: Order
     description: str
     outcome: Outcome
+
+
+RECENT_MAX = 1000
+"""How many changes are remembered."""
+
+
+class RecentChanges:
+    """The last changes that one broker has applied, so that they are read again only after a restart.
+
+    All changes from the offset `begin` on are remembered.
+    """
+
+    def __init__(self) -> None:
+        self.begin = FIRST_OFFSET
+        self._changes: deque[Change] = deque()
+
+    def restart(self, offset: Offset) -> None:
+        """Forget all changes. The next ones begin at an offset."""
+        self.begin, self._changes = offset, deque()
+
+    def apply(self, state: ClusterState, offset: Offset, order: Order) -> Outcome:
+        """Apply an order to a state, and remember it."""
+        (change,) = apply_orders(state, [(offset, order)])
+        self._changes.append(change)
+        if len(self._changes) > RECENT_MAX:
+            self.begin = Offset(self._changes.popleft().offset + 1)
+        return change.outcome
+
+    def put_before(self, changes: Sequence[Change], begin: Offset) -> None:
+        """Remember all changes between an offset and the remembered ones, if there is space for them."""
+        if len(self._changes) + len(changes) <= RECENT_MAX:
+            self._changes.extendleft(reversed(changes))
+            self.begin = begin
+
+    def between(self, begin: Offset, end: Offset) -> list[Change]:
+        """Return the remembered changes in a range of offsets."""
+        return [each for each in self._changes if begin <= each.offset < end]
 
 
 def apply_orders(state: ClusterState, orders: Iterable[tuple[Offset, Order]]) -> Iterator[Change]:

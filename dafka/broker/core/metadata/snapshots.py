@@ -16,7 +16,7 @@ import attrs
 
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import SNAPSHOTS_KEPT, SnapshotTaken
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.typed_json import convert
 from dafka.errors import StateDiffersError, StorageFormatError
 from dafka.protocol.format_errors import format_errors
@@ -29,6 +29,12 @@ SNAPSHOT_VERSION = 1
 
 SNAPSHOT_BYTES_MAX = 2**28
 """The size of the largest snapshot, in bytes."""
+
+CHECKSUM_BYTES = 64
+"""The length of a checksum in hexadecimal digits."""
+
+COMPRESSION_LEVEL = 1
+"""The fastest one: a broker does nothing else meanwhile, and most of the text repeats."""
 
 SNAPSHOTS_TOPIC = "$snapshots"
 """The topic in which a broker keeps its own snapshots, by offset. Only this broker reads it."""
@@ -95,20 +101,23 @@ def read_snapshot_file(text: str) -> Snapshot:
 
 
 def compress_snapshot(snapshot: Snapshot) -> bytes:
-    """Return a snapshot as brokers store and send it."""
-    return zlib.compress(snapshot.text)
+    """Return a snapshot as brokers store and send it: its checksum, and its text compressed."""
+    return snapshot.checksum.encode() + zlib.compress(snapshot.text, COMPRESSION_LEVEL)
 
 
 def decompress_snapshot(data: bytes) -> Snapshot:
-    """Return a snapshot that a broker has stored or sent. Raise `StorageFormatError` if it is malformed."""
+    """Return a snapshot that a broker has stored or sent. Raise `StorageFormatError` if it is malformed or damaged."""
     unpacking = zlib.decompressobj()
     try:
-        text = unpacking.decompress(data, SNAPSHOT_BYTES_MAX)
+        text = unpacking.decompress(data[CHECKSUM_BYTES:], SNAPSHOT_BYTES_MAX)
     except zlib.error:
         raise StorageFormatError("a snapshot of the cluster is damaged") from None
     if not unpacking.eof:
         raise StorageFormatError("a snapshot of the cluster is damaged or too large")
-    return parse_snapshot(text)
+    snapshot = parse_snapshot(text)
+    if snapshot.checksum.encode() != data[:CHECKSUM_BYTES]:
+        raise StorageFormatError("a snapshot of the cluster is damaged: it has another checksum than was written")
+    return snapshot
 
 
 @attrs.define(eq=False)
@@ -116,18 +125,12 @@ class Snapshots:
     """The snapshots of one broker: those that are agreed on, and later ones."""
 
     _kept: dict[Offset, bytes] = attrs.field(factory=dict)
-    _checksums: dict[Offset, str] = attrs.field(factory=dict)
     _changes: list[tuple[bytes, bytes | None]] = attrs.field(factory=list)
 
     def load(self, stored: Mapping[bytes, bytes]) -> None:
-        """Load the stored snapshots. Damaged ones are left out."""
-        for key, data in sorted(stored.items()):
-            try:
-                snapshot = decompress_snapshot(data)
-            except StorageFormatError:
-                self._changes.append((key, None))
-            else:
-                self._kept[snapshot.offset], self._checksums[snapshot.offset] = data, snapshot.checksum
+        """Load the stored snapshots, by their keys. Raise `StorageFormatError` if a key is malformed."""
+        with format_errors("the key of a snapshot"):
+            self._kept = {Offset(int(key)): data for key, data in stored.items()}
 
     @property
     def offsets(self) -> list[Offset]:
@@ -138,14 +141,13 @@ class Snapshots:
         """Return the snapshot at an offset, compressed; None if this broker does not have it."""
         return self._kept.get(Offset(offset))
 
-    def find_before(self, offset: int) -> Snapshot | None:
-        """Return the last snapshot up to an offset; None if there is none."""
-        found = max((each for each in self._kept if each <= offset), default=None)
-        return None if found is None else decompress_snapshot(self._kept[found])
+    def find_before(self, offset: int) -> bytes | None:
+        """Return the last snapshot up to an offset, compressed; None if there is none."""
+        return self._kept.get(max((each for each in self._kept if each <= offset), default=FIRST_OFFSET))
 
     def checksum(self, offset: int) -> str:
         """Return the checksum of the snapshot at an offset; empty if this broker does not have it."""
-        return self._checksums.get(Offset(offset), "")
+        return self._kept.get(Offset(offset), b"")[:CHECKSUM_BYTES].decode("ascii", "replace")
 
     def advance(self, state: ClusterState, offset: Offset) -> None:
         """Record that all commands before an offset are applied, and take the snapshots that are due before it."""
@@ -156,13 +158,12 @@ class Snapshots:
 
     def add(self, snapshot: Snapshot) -> None:
         """Keep a snapshot."""
-        self._kept[snapshot.offset], self._checksums[snapshot.offset] = compress_snapshot(snapshot), snapshot.checksum
-        self._changes.append((_key_of(snapshot.offset), self._kept[snapshot.offset]))
+        data = self._kept[snapshot.offset] = compress_snapshot(snapshot)
+        self._changes.append((_key_of(snapshot.offset), data))
 
     def agree(self, command: SnapshotTaken) -> None:
         """Check the checksum that the voters have agreed on. Raise `StateDiffersError` if the own one differs."""
-        own = self._checksums.get(Offset(command.offset), command.checksum)
-        if own != command.checksum:
+        if self.checksum(command.offset) not in {"", command.checksum}:
             raise StateDiffersError(
                 f"the state of the cluster in this storage differs from that of the other brokers at offset "
                 f"{command.offset} of the log of metadata; nothing is deleted: start this broker with an empty storage"
@@ -172,7 +173,7 @@ class Snapshots:
         """Drop the snapshots before an offset, and any that are more than twice as many as are kept."""
         for each in self.offsets:
             if each < offset or len(self._kept) > 2 * SNAPSHOTS_KEPT:
-                del self._kept[each], self._checksums[each]
+                del self._kept[each]
                 self._changes.append((_key_of(each), None))
 
     def take_changes(self) -> list[tuple[bytes, bytes | None]]:

@@ -134,13 +134,14 @@ def test_snapshots_are_kept_and_dropped_as_their_broker_stores_them() -> None:
         kept = own.offsets
         assert kept == [each * EVERY for each in range(3, number + 1)][-2 * SNAPSHOTS_KEPT :]
     again = Snapshots()
-    again.load({**stored, b"damaged": b"x"})
+    again.load(stored)
     assert again.offsets == kept
-    assert again.take_changes() == [(b"damaged", None)]
-    found = again.find_before(kept[-1] - 1)
-    assert found is not None
-    assert (found.offset, found.checksum) == (kept[-2], own.checksum(kept[-2]))
+    assert not again.take_changes()
+    assert again.find_before(kept[-1] - 1) == stored[b"%020d" % kept[-2]]
+    assert again.checksum(kept[-2]) == own.checksum(kept[-2])
     assert again.find_before(kept[0] - 1) is None
+    with pytest.raises(StorageFormatError, match="the key of a snapshot is malformed"):
+        again.load({b"damaged": b"x"})
 
 
 def test_a_state_that_differs_is_noticed() -> None:
@@ -174,14 +175,14 @@ def test_a_malformed_snapshot_is_refused(text: bytes) -> None:
     with pytest.raises(StorageFormatError, match="a snapshot of the cluster is malformed"):
         parse_snapshot(text)
     with pytest.raises(StorageFormatError, match="a snapshot of the cluster is malformed"):
-        decompress_snapshot(zlib.compress(text))
+        decompress_snapshot(bytes(64) + zlib.compress(text))
 
 
 def test_a_snapshot_of_a_newer_version_or_that_is_cut_short_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = compress_snapshot(snapshot_of(begin()))
     with pytest.raises(StorageFormatError, match="update dafka"):
         parse_snapshot(b'{"version": 2, "offset": 1}\n')
-    for damaged in (data[:-1], data[::-1], b""):
+    for damaged in (data[:-1], data[::-1], b"", b"0" * 64 + data[64:]):
         with pytest.raises(StorageFormatError, match="damaged"):
             decompress_snapshot(damaged)
     monkeypatch.setattr(snapshots, "SNAPSHOT_BYTES_MAX", 10)
