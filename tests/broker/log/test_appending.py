@@ -58,7 +58,7 @@ class Broker:
         self.refused = ErrorCode.NONE
         self.watchers = LogWaiters()
         self.storage: Any = SimpleNamespace(
-            waits=SimpleNamespace(problem=""),
+            problem="",
             durable=trio.Event(),
             durable_end=lambda partition: self.durable_ends.get(partition, 0),
             wait_capacity=trio.lowlevel.checkpoint,
@@ -234,10 +234,10 @@ async def test_batches_are_refused_without_effect() -> None:
         ([(check_crc(record), record)], ErrorCode.MESSAGE_TOO_LARGE),
     ]:
         assert broker.append(*sent) is error
-    broker.storage.waits.problem = "disk full"
+    broker.storage.problem = "disk full"
     assert broker.append(batch()) is ErrorCode.KAFKA_STORAGE_ERROR
     assert len(broker.pending) == pending
-    broker.storage.waits.problem = ""
+    broker.storage.problem = ""
     accepted = broker.append(batch(producer_id=7, sequence=2))
     assert isinstance(accepted, AppendedBatches)
     assert not accepted.is_duplicate

@@ -61,7 +61,10 @@ class FakeBroker:
         self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
         self.watchers = LogWaiters()
         self.storage = SimpleNamespace(
-            waits=DurableWaits(), wait_capacity=trio.lowlevel.checkpoint, durable_end=lambda _partition: 0
+            problem="",
+            waits=DurableWaits(),
+            wait_capacity=trio.lowlevel.checkpoint,
+            durable_end=lambda _partition: 0,
         )
         self.leases = SimpleNamespace(wait_metadata=trio.lowlevel.checkpoint, holds_lease=self._holds_lease)
         self.replicator = SimpleNamespace()
