@@ -222,6 +222,12 @@ async def subtract_values_only(it: MemoryStorage, trim: Any, partition: Partitio
         it._logs[partition].content_bytes = info.content_bytes - sum(count_bytes(each.values) for each in batches)
 
 
+async def create_by_trimming(it: MemoryStorage, trim: Any, partition: Partition, earliest_sequence: int) -> None:
+    await trim(partition, earliest_sequence)
+    if partition not in it._logs:
+        await it.reset_to(partition, earliest_sequence)
+
+
 async def reset_back(it: MemoryStorage, reset_to: Any, partition: Partition, next_sequence: int) -> None:
     await it.trim(partition, _ALL)
     it._logs.pop(partition, None)
@@ -340,6 +346,7 @@ BROKEN: list[tuple[str, Callable[..., Awaitable[Any]], str]] = [
     ("find_partition", find_only_held_records, "find_partition returned None, partitions lists"),
     ("find_sequence_by_time", lambda it, find, partition, at: find(partition, at + 1), r"find_sequence_by_time\("),
     ("statistics", count_trimmed_records, "50 records in 2 partitions are counted as"),
+    ("trim", create_by_trimming, "trimming an unknown partition created it"),
     ("trim", subtract_values_only, "trimmed to records of"),
     ("trim", do_nothing, r"after trim\(5\) expected"),
     ("reset_to", reset_back, r"reset_to\(0\) of a partition that ends at 10 did not raise"),
