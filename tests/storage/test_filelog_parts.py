@@ -104,7 +104,7 @@ def firsts(segment: Segment) -> list[int]:
 def test_a_block_after_a_gap_of_any_size_is_found(gap: int, path: Path) -> None:
     """The gap is searched in pieces. The block may begin with a piece, or across the border of two."""
     for more in range(0, 70, 7):
-        path.write_bytes(b"?" * (gap + more) + batches(10)[0])
+        path.write_bytes(b"?" * (gap + more) + batches(10)[0] + b"?" * 10 * more)
         segment = open_log(path)
         found = list(segment.iterate(segment.open_buffer(10), 0, 7))
         assert [(each.position, each.first_sequence, each.records) for each in found] == [(gap + more, 7, 1)]
