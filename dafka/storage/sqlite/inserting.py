@@ -170,6 +170,7 @@ class _Rows:
 
     def texts(self, texts: Sequence[str | None]) -> str:
         """Bind text, or None for NULL, for each row."""
-        if len(set(texts)) == 1:
-            return self.constant(texts[0])
+        different = set(texts)
+        if len(different) == 1:
+            return self.constant(different.pop())
         return f"CAST({self.blobs([None if text is None else text.encode() for text in texts])} AS TEXT)"
