@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from dafka.storage.sqlite.schema import PartitionRow, PartitionTable
 from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
 from dafka.storage.sqlite.writing import TrimLimits
+from tests.power.runs import no_wait
 
 PARTITION, OTHER = Partition("orders", "A"), Partition("live", "B")
 CHECK = "check that the file is in place"
@@ -318,6 +320,33 @@ async def test_appends_run_one_after_the_other(storage: SqliteStorage) -> None:
                 nursery.start_soon(storage.append, [batch(sequence, sequence + 1)])
                 await trio.lowlevel.checkpoint()  # so that they start in order
     assert await storage.read(PARTITION, 0, 1000) == batch(0, 220)
+
+
+async def test_each_change_holds_the_lock_of_the_writing_connection(
+    storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, changes = SqliteStorage._run_transaction, 0
+
+    async def check_and_run(self: SqliteStorage, *arguments: Any, **options: Any) -> Any:
+        nonlocal changes
+        changes += 1
+        assert self._write_lock.statistics().owner is trio.lowlevel.current_task()
+        return await run(self, *arguments, **options)
+
+    monkeypatch.setattr(SqliteStorage, "_run_transaction", check_and_run)
+    calls: tuple[Callable[[], Awaitable[object]], ...] = (
+        lambda: storage.append([batch(100, 101)]),
+        lambda: storage.trim(PARTITION, 5),
+        lambda: storage.apply_retention(RetentionPolicy(records_max=10)),
+        lambda: storage.compact(PARTITION, 100, lambda each: b"\1" * len(each), no_wait),
+        lambda: storage.reset_to(PARTITION, 200),
+        lambda: storage.save_positions("name", {PARTITION: 1}),
+        lambda: storage.delete_partitions([PARTITION]),
+    )
+    for change in calls:
+        before = changes
+        await change()
+        assert changes > before
 
 
 @pytest.mark.usefixtures("one_record_each")
