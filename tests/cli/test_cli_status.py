@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, encode_broker
 from dafka.cli import main
+from dafka.cli.kafka.cluster_verify import find_differing
 from dafka.cli.status import ClusterBrokers, broker_faults, read_brokers
 from dafka.cli.status_output import BrokerView, Shown, print_survey, survey_to_json
 from dafka.config import Config
@@ -516,6 +517,45 @@ async def test_the_metadata_of_a_cluster_is_restored_into_a_new_one(tmp_path: Pa
         file.write_text(file.read_text("utf-8").replace("visits", "visit5"), "utf-8")
         result = await run("cluster", "restore", str(file), "--yes", *http(web))
         assert (result.exit_code, "it has another checksum" in result.stderr) == (2, True)
+
+
+async def test_a_disk_whose_records_differ_is_found(tmp_path: Path) -> None:
+    async with open_webs(3, FAST) as webs:
+        await create(webs, "orders", 1)
+        await wait_until(lambda: len(webs[0].broker.node.logs("orders")[0].leadership.replicas) == 3)
+        for number in range(20):
+            answer = await webs[0].request("POST", "/topics/orders/records", b"%d" % number)
+            assert answer.status == 200, answer.body
+        storages = [web.broker.node.storage.storage for web in webs]
+        (partition,) = await storages[0].partitions("orders")
+        await wait_until(lambda: all(web.broker.node.storage.durable_end(partition) == 20 for web in webs))
+        result = await run("cluster", "verify", *http(webs[1]))
+        assert (result.exit_code, result.stdout) == (0, ""), result.output
+        assert result.stderr == "compared 20 records of 1 partition at the brokers 0, 1, 2: 0 differences\n"
+        number = webs[2].broker.node.brokers.own.number
+        read = storages[2].read
+
+        async def read_spoiled(*arguments: Any, **options: Any) -> RecordBatch | None:
+            found = await read(*arguments, **options)
+            if found is None or not found.first_sequence <= 13 < found.end_sequence:
+                return found
+            values = list(found.values)
+            values[13 - found.first_sequence] = b"spoiled"
+            return attrs.evolve(found, values=values, encoded=())
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(storages[2], "read", read_spoiled)
+            result = await run("cluster", "verify", "orders", "--json", *http(webs[1]))
+        (found,) = map(json.loads, result.stdout.splitlines())
+        assert (result.exit_code, found["brokers"], found["first_sequence"]) == (1, [number], 13)
+
+
+@pytest.mark.parametrize(
+    ("checksums", "differing"),
+    [("aaa", []), ("aba", [1]), ("ab", [0, 1]), ("abc", [0, 1, 2]), ("aabb", [0, 1, 2, 3]), ("aaabb", [3, 4])],
+)
+def test_the_disks_that_differ_from_most_are_named(checksums: str, differing: list[int]) -> None:
+    assert find_differing(dict(enumerate(checksums))) == differing
 
 
 async def test_topics_are_described_whichever_broker_is_asked() -> None:

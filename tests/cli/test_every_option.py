@@ -77,6 +77,7 @@ TABLE = {
     "cluster forget 1": f"accept-loss=flag dry-run=flag yes=flag {HTTP}",
     "cluster snapshot FILE": f"overwrite=flag {HTTP}",
     "cluster restore FILE": f"yes=flag {HTTP}",
+    "cluster verify": f"json=flag {HTTP}",
     "group list": f"json=flag {KAFKA} {NODE}",
     "group describe NAME": f"json=flag {KAFKA} {NODE}",
     "group reset NAME --to=latest": f"to=target topic=text dry-run=flag json=flag {KAFKA} {NODE}",

@@ -33,6 +33,7 @@ class HttpClient:
             host = port = None
         if parts.scheme not in {"http", "https"} or not host or host.isdecimal() or parts.path not in {"", "/"}:
             raise UsageMistake(f"--http: expected a URL such as {DEFAULT_URL}, not {url!r}")
+        self._access = authority, user, password
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._connect: Callable[[], http.client.HTTPConnection] = partial(
             http.client.HTTPConnection, host, port, timeout=TIMEOUT_S
@@ -43,6 +44,10 @@ class HttpClient:
         self._headers = {"Accept": "application/json"}
         if user:
             self._headers["Authorization"] = "Basic " + b64encode(f"{user}:{password}".encode()).decode()
+
+    def at(self, url: str) -> HttpClient:
+        """Return a client of another broker, with the same authority and user."""
+        return HttpClient(url, *self._access)
 
     def ask(self, method: str, target: str, document: Any = None) -> Any:
         """Return the JSON document in the answer to a request.

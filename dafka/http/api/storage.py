@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from dafka.http.api.registry import RequiredPermission, Route
+from dafka.errors import StorageError
+from dafka.http.api.registry import Parameter, RequiredPermission, Route
 from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import Request
 from dafka.http.server.storage_state import DamageDetails, StorageUsage, Verification, describe_damage
+from dafka.records import Partition
 from dafka.storage import HasColdTier, TierStatistics
+from dafka.storage.tools.checksum import compute_checksum
 
 TOPICS_SHOWN = 100
 """The maximum number of listed topics, the largest first."""
+
+
+CHECKED_MAX = 100_000
+"""The maximum number of records of one checksum."""
 
 
 class StoredTopic(Document):
@@ -76,6 +83,40 @@ async def describe_storage(request: Request) -> Storage:
         trouble=health.trouble,
         cold=ColdTier.of_tier(storage.tier_statistics()) if isinstance(storage, HasColdTier) else None,
     )
+
+
+class Checksum(Document):
+    """A checksum of records that this broker has stored."""
+
+    first_sequence: Annotated[Count, doc("The sequence of the first record, perhaps after the requested one.")]
+    end_sequence: Annotated[Count, doc("The sequence after the last record, perhaps before the requested one.")]
+    checksum: Annotated[str, doc("The SHA-256 of their sequences, values, keys and headers; empty if one is damaged.")]
+    error: Annotated[str, doc("Why they cannot be read; empty if they can.")]
+
+
+@Route(
+    "GET /storage/checksum",
+    RequiredPermission.ADMINISTRATOR,
+    name="computeChecksum",
+    tag="Broker",
+    parameters=[
+        Parameter("topic", Annotated[str, doc("The name of the topic.")], is_required=True, example="orders"),
+        Parameter(
+            "partition", Annotated[str, doc("The address of the partition.")], is_required=True, example="A" * 32
+        ),
+        Parameter("first", Annotated[int, doc("The sequence of the first record.", ge=0)], 0),
+        Parameter("count", Annotated[int, doc("How many records.", ge=1, le=CHECKED_MAX)], CHECKED_MAX),
+    ],
+)
+async def compute_records_checksum(request: Request) -> Checksum:
+    """Compute the checksum of stored records, to compare the replicas of several brokers."""
+    query = request.query
+    partition, first = Partition(query["topic"], query["partition"]), query["first"]
+    try:
+        found = await compute_checksum(request.broker.node.inventory.storage, partition, first, first + query["count"])
+    except StorageError as error:
+        return Checksum(first, first, "", str(error))
+    return Checksum.of(found, error="")
 
 
 @Route("GET /storage/verification", RequiredPermission.ADMINISTRATOR, name="describeVerification", tag="Broker")

@@ -115,6 +115,7 @@ USES = [
     Use("POST /brokers/{number}/forget", need(OPERATOR), sent={"document": {}}, status=400),
     Use("GET /nodes", need(OPERATOR)),
     Use("GET /storage", need(OPERATOR)),
+    Use("GET /storage/checksum", need(OPERATOR), f"?topic={TOPIC}&partition=none"),
     Use("GET /storage/verification", need(OPERATOR)),
     Use("POST /storage/verification", need(OPERATOR), status=202),
     Use("GET /settings", need(OPERATOR)),
