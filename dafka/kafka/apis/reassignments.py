@@ -6,6 +6,7 @@ Clients name brokers by number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import trio
 
@@ -15,7 +16,7 @@ from dafka.broker.core.log.log import Log
 from dafka.errors import DafkaError
 from dafka.internal_topics import is_internal_topic
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_each, show_only
-from dafka.kafka.apis.shared.changes import make_change, requester_of
+from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -93,16 +94,15 @@ async def alter_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Start or cancel reassignments of logs."""
-    may_change_count = request.allow_replication_factor_change
     responses = [
         ReassignableTopicResponse(
             name=topic.name,
-            partitions=[await _alter(context, topic.name, each, may_change_count) for each in topic.partitions],
+            partitions=await make_all(partial(_alter, context, request, topic.name), topic.partitions),
         )
         for topic in request.topics
     ]
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=may_change_count,
+        allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=ErrorCode.NONE,
         error_message=None,
         responses=responses,
@@ -110,7 +110,10 @@ async def alter_reassignments(
 
 
 async def _alter(
-    context: RequestContext, topic: str, asked: ReassignablePartition, may_change_count: bool
+    context: RequestContext,
+    request: AlterPartitionReassignmentsRequest,
+    topic: str,
+    asked: ReassignablePartition,
 ) -> ReassignablePartitionResponse:
     log = context.broker.node.find_log(topic, asked.partition_index)
     error: ErrorCode = ErrorCode.NONE
@@ -119,28 +122,28 @@ async def _alter(
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif asked.replicas is None:
         if log in context.broker.node.replica_changes():
-            error, message = await make_change(
-                context.broker.node.change_replicas(log, (), ordered_by=requester_of(context))
-            )
+            cancellation = context.broker.node.change_replicas(log, (), ordered_by=requester_of(context))
+            error, message = await make_change(cancellation, request.timeout_ms)
         else:
             error = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     else:
         try:
-            error, message = await _begin(context, log, asked.replicas, may_change_count)
+            error, message = await _begin(context, request, log, asked.replicas)
         except AssignmentError as refused:
             error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
     return ReassignablePartitionResponse(partition_index=asked.partition_index, error_code=error, error_message=message)
 
 
 async def _begin(
-    context: RequestContext, log: Log, numbers: list[int], may_change_count: bool
+    context: RequestContext, request: AlterPartitionReassignmentsRequest, log: Log, numbers: list[int]
 ) -> tuple[ErrorCode, str | None]:
     cluster = context.view_cluster()
     before, after = cluster.replicas_of(log), read_assignment(cluster, numbers)
-    if not may_change_count and len(before) != len(after):
+    if not request.allow_replication_factor_change and len(before) != len(after):
         return ErrorCode.INVALID_REPLICATION_FACTOR, f"expected {len(before)} brokers, not {len(after)}"
     if before != after or log in context.broker.node.replica_changes():
-        return await make_change(context.broker.node.change_replicas(log, after, ordered_by=requester_of(context)))
+        change = context.broker.node.change_replicas(log, after, ordered_by=requester_of(context))
+        return await make_change(change, request.timeout_ms)
     return ErrorCode.NONE, None
 
 

@@ -35,11 +35,11 @@ from dafka.kafka.server.cluster_view import ClusterView
 @handles(CreateTopicsRequest, require_each("topics", Permissions.may_administer), changes_topics=True)
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
-    results = await make_all(lambda each: _create(context, each, request.validate_only), request.topics)
-    return CreateTopicsResponse(topics=list(results))
+    results = await make_all(lambda each: _create(context, each, request), request.topics)
+    return CreateTopicsResponse(topics=results)
 
 
-async def _create(context: RequestContext, asked: CreatableTopic, is_trial: bool) -> CreatableTopicResult:
+async def _create(context: RequestContext, asked: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
     node = context.broker.node
     settings = {each.name: each.value for each in asked.configs if each.value is not None}
     count = len(asked.assignments) if asked.assignments else asked.num_partitions
@@ -61,11 +61,12 @@ async def _create(context: RequestContext, asked: CreatableTopic, is_trial: bool
         except AssignmentError as refused:
             error, message = refused.error_code, str(refused)
         else:
-            if not is_trial:
+            if not request.validate_only:
                 error, message = await make_change(
                     node.create_topic(
                         asked.name, count, settings, replicas, placement=placement, ordered_by=requester_of(context)
-                    )
+                    ),
+                    request.timeout_ms,
                 )
     if error:
         return CreatableTopicResult(name=asked.name, error_code=error, error_message=message)
@@ -123,16 +124,19 @@ async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -
     """Delete topics and their committed offsets."""
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
     asked += [(each.name, each.topic_id) for each in request.topics]
-    responses = await make_all(lambda each: _delete(context, *each), asked)
-    return DeleteTopicsResponse(responses=list(responses))
+    responses = await make_all(lambda each: _delete(context, *each, request.timeout_ms), asked)
+    return DeleteTopicsResponse(responses=responses)
 
 
-async def _delete(context: RequestContext, name: str | None, topic_id: uuid.UUID) -> DeletableTopicResult:
+async def _delete(
+    context: RequestContext, name: str | None, topic_id: uuid.UUID, timeout_ms: int
+) -> DeletableTopicResult:
     topic = context.find_topic(name, topic_id)
     if topic is None:
         error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=error)
-    error, message = await make_change(context.broker.delete_topic(topic.name, ordered_by=requester_of(context)))
+    deletion = context.broker.delete_topic(topic.name, ordered_by=requester_of(context))
+    error, message = await make_change(deletion, timeout_ms)
     return DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=error, error_message=message)
 
 
@@ -141,12 +145,12 @@ async def _delete(context: RequestContext, name: str | None, topic_id: uuid.UUID
 )
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add logs to topics."""
-    results = await make_all(lambda each: _add_logs(context, each, request.validate_only), request.topics)
-    return CreatePartitionsResponse(results=list(results))
+    results = await make_all(lambda each: _add_logs(context, each, request), request.topics)
+    return CreatePartitionsResponse(results=results)
 
 
 async def _add_logs(
-    context: RequestContext, asked: CreatePartitionsTopic, is_trial: bool
+    context: RequestContext, asked: CreatePartitionsTopic, request: CreatePartitionsRequest
 ) -> CreatePartitionsTopicResult:
     node = context.broker.node
     topic = node.find_topic(asked.name)
@@ -166,11 +170,11 @@ async def _add_logs(
         except AssignmentError as refused:
             error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
         else:
-            if not is_trial:
+            if not request.validate_only:
                 change = node.change_topic(
                     asked.name, log_count=asked.count, placement=placement, ordered_by=requester_of(context)
                 )
-                error, message = await make_change(change)
+                error, message = await make_change(change, request.timeout_ms)
     return CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=message)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from dafka import Config
 from dafka.broker.core.error_codes import ErrorCode
@@ -544,6 +545,32 @@ async def test_logs_are_moved_to_other_brokers(cluster: FakeCluster) -> None:
     assert await ongoing(cluster) == [([0, 1, 2], [2], [1])], "until its leader has made the change"
     cluster.broker.ordered[cluster.log] = cluster.broker.ordered[cluster.log].finish()
     assert await ongoing(cluster) == []
+
+
+async def test_a_request_is_answered_at_its_time_limit_with_what_is_done(
+    cluster: FakeCluster, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not confirmed by then can be made later."""
+
+    def slow(change: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def change_late(what: object, *arguments: Any, **options: Any) -> None:
+            await trio.sleep(3 if "late" in str(what) else 1)
+            await change(what, *arguments, **options)
+
+        return change_late
+
+    for name in ("create_topic", "change_topic"):
+        monkeypatch.setattr(cluster.broker, name, slow(getattr(cluster.broker, name)))
+    names = ["soon", "late", "soon-too"]
+    limited: dict[str, Any] = {"timeout_ms": 2000, "validate_only": False}
+    answer = await cluster.ask(ApiKey.CREATE_TOPICS, 5, topics=[topic(each) for each in names], **limited)
+    late = ErrorCode.REQUEST_TIMED_OUT
+    assert [each["error_code"] for each in answer["topics"]] == [NONE, late, NONE]
+    assert "look whether it was made" in answer["topics"][1]["error_message"]
+    assert trio.current_time() == pytest.approx(2)
+    more = [{"name": each, "count": 3, "assignments": None} for each in ("soon", "soon-too")]
+    answer = await cluster.ask(ApiKey.CREATE_PARTITIONS, 3, topics=more, **limited | {"timeout_ms": 500})
+    assert [each["error_code"] for each in answer["results"]] == [late, late]
 
 
 async def test_moves_are_cancelled_and_forgotten_with_their_topic(cluster: FakeCluster) -> None:

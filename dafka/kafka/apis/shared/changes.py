@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import trio
@@ -12,14 +12,21 @@ from dafka.broker.core.metadata.commands import name_requester
 from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageError
 from dafka.kafka.apis.shared.registry import RequestContext
 
+TIMEOUT_MS = 60_000
+"""The time limit of requests that name none."""
+
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-async def make_change(change: Awaitable[None]) -> tuple[ErrorCode, str | None]:
-    """Wait until a change is made. Return the error for the client and its message; NONE and None if it is made."""
+async def make_change(change: Awaitable[None], timeout_ms: int = TIMEOUT_MS) -> tuple[ErrorCode, str | None]:
+    """Wait until a change is made. Return the error for the client and its message; NONE and None if it is made.
+
+    A change that takes longer than the time limit of its request may be made later. The error is REQUEST_TIMED_OUT.
+    """
     try:
-        await change
+        with trio.move_on_after(max(timeout_ms, 0) / 1000) as scope:
+            await change
     except RefusedChangeError as refused:
         return ErrorCode(refused.error_code), str(refused)
     except ConfigError as refused:
@@ -28,10 +35,12 @@ async def make_change(change: Awaitable[None]) -> tuple[ErrorCode, str | None]:
         return ErrorCode.NOT_CONTROLLER, str(error)
     except StorageError as error:
         return ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+    if scope.cancelled_caught:
+        return ErrorCode.REQUEST_TIMED_OUT, f"not confirmed within {timeout_ms} ms: look whether it was made"
     return ErrorCode.NONE, None
 
 
-async def make_all(make: Callable[[_T], Awaitable[_R]], items: Iterable[_T]) -> Sequence[_R]:
+async def make_all(make: Callable[[_T], Awaitable[_R]], items: Iterable[_T]) -> list[_R]:
     """Make many changes at once, so that they share writes. Return their results in order."""
     asked = list(items)
     results: dict[int, _R] = {}
