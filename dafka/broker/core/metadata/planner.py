@@ -184,11 +184,12 @@ class Planner:
     ) -> tuple[str, ...] | None:
         """Return the replicas that a log should have; None if it stays as it is for now.
 
-        It does if too few of its replicas live to agree on others. A change under way is replaced only if a broker that
-        it adds is gone. A dead broker remains a replica as long as it has no successor, because it can come back.
+        It does if too few of its replicas live to agree on others. A change under way is replaced only if a broker
+        that should keep the log is gone. A dead broker remains a replica as long as it has no successor, because it can
+        come back.
         """
         if present.is_changing and all(
-            each in members.registered and each not in members.gone for each in present.added
+            each in members.registered and each not in members.gone for each in present.replicas
         ):
             return None
         voting = present.former or present.replicas

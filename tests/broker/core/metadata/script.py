@@ -123,7 +123,8 @@ class NotedLog(KeptLog):
     def _move_high_watermark(self, offset: int) -> None:
         assert isinstance(self.world, Topics)
         for place, each in self.waiting:
-            self.world.offsets.setdefault(each, place)
+            if place < offset:
+                self.world.offsets.setdefault(each, place)
         super()._move_high_watermark(offset)
 
 
@@ -134,6 +135,9 @@ class MetadataLog(NotedLog):
 
     def _is_replica(self) -> bool:
         return True
+
+    def drop(self) -> None:
+        """Do nothing: all brokers store it."""
 
     def merge_divergent(self) -> None:
         """Do nothing: a command that was not committed must not take effect later."""

@@ -436,7 +436,7 @@ class Broker:
         self._show_life(others)
         self.brokers.record_storage(self.name, can_write=not self.is_full)
         has_changed = self.brokers.check_alive(self.clock)
-        for kept in self.logs.values():
+        for kept in list(self.logs.values()):
             kept.let_time_pass(has_changed=has_changed)
             kept.repeat_acknowledgement()
             if kept.led is not None:

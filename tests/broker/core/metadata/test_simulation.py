@@ -1,0 +1,31 @@
+"""Whole clusters, simulated: brokers that agree on what the cluster is, while everything fails."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.broker.core.metadata.simulation import run_seed
+
+FIXED_SEEDS = [0, 1, 2, 3, 88]
+"""Clusters of different sizes; in the last one, a drained log would go to a broker that is lost."""
+
+DRAWN_SEEDS = 200
+
+
+@pytest.mark.parametrize("seed", FIXED_SEEDS)
+def test_nothing_that_was_promised_is_broken(seed: int) -> None:
+    assert run_seed(seed).acknowledged()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_nothing_that_was_promised_is_broken_with_many_seeds() -> None:
+    drawn = int(os.environ.get("DAFKA_CLUSTER_SEED", random.randrange(10**9)))
+    for seed in range(drawn, drawn + DRAWN_SEEDS):
+        try:
+            run_seed(seed)
+        except AssertionError as error:
+            raise AssertionError(f"DAFKA_CLUSTER_SEED={seed}: {error}") from error
