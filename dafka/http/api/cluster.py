@@ -76,6 +76,7 @@ async def describe_cluster(request: Request) -> Cluster:
     """
     node = request.broker.node
     quorum = node.quorum
+    voters = [Voter(number_of(node, each), each, is_heard) for each, is_heard in quorum.voters.items()]
     brokers, moves = describe_brokers(request.broker), find_moves(node)
     under_replicated = _find_under_replicated(request.broker)
     if not request.is_forwarded:
@@ -89,7 +90,7 @@ async def describe_cluster(request: Request) -> Cluster:
         cluster_id=node.cluster_id,
         is_open=node.tables.state.is_open,
         controller=number_of(node, quorum.controller),
-        voters=[Voter(number_of(node, each), each, is_heard) for each, is_heard in sorted(quorum.voters.items())],
+        voters=sorted(voters, key=lambda each: (each.number is None, each.number or 0, each.address)),
         voters_needed=quorum.needed,
         metadata_committed=quorum.committed,
         metadata_applied=quorum.applied,
