@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 
 import trio
@@ -42,15 +43,15 @@ class ClusterChanges:
         self._metadata = metadata
         self._controller = controller
         self._messenger = messenger
-        self._nursery: trio.Nursery | None = None
         self._later: set[object] = set()
+        self._send_later, self._receive_later = trio.open_memory_channel[tuple[object, Command]](math.inf)
         messenger.on(OrderRefused, self._learn_refusal)
 
     async def run(self) -> None:
         """Send the requests of `request_later` until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            await trio.sleep_forever()
+            async for key, command in self._receive_later:
+                nursery.start_soon(self._request_until_applied, key, command)
 
     def request_later(self, command: Command) -> None:
         """Request a command until it is applied or refused. It is not requested twice at once.
@@ -58,9 +59,9 @@ class ClusterChanges:
         A topic of producers' records is not either, whatever its id.
         """
         key = command.topic.name if isinstance(command, CreateTopic) else command
-        if self._nursery is not None and key not in self._later:
+        if key not in self._later:
             self._later.add(key)
-            self._nursery.start_soon(self._request_until_applied, key, command)
+            self._send_later.send_nowait((key, command))
 
     async def _request_until_applied(self, key: object, command: Command) -> None:
         own, state = self._tables.brokers.own.address, self._tables.state
