@@ -5,6 +5,7 @@ from __future__ import annotations
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC
 from dafka.broker.local_state import LocalStatePartition
+from dafka.records import Partition
 from dafka.storage.base import Storage
 
 
@@ -13,11 +14,10 @@ async def read_state(storage: Storage) -> ClusterState | None:
 
     Raise `StorageError`.
     """
-    found = sorted(await storage.partitions(CLUSTER_TOPIC), key=lambda each: each.address)
-    if not found:
-        return None
-    stored = LocalStatePartition(found[0])  # a broker has only its own
+    stored = LocalStatePartition(Partition(CLUSTER_TOPIC, storage.identity))
     await stored.load(storage)
+    if not stored.values:
+        return None
     state = ClusterState()
     state.restore(stored.values)
     return state

@@ -358,9 +358,10 @@ def put_orphan(shelf: Shelf, *others: RecordBatch) -> tuple[Partition, Partition
     for command in (RegisterBroker("4F0C", 0), CreateTopic(known)):
         state.apply(Order(command))
     keys, values = zip(*state.take_records(), strict=True)
-    topics = RecordBatch(Partition("$cluster", "4F0C"), 0, values, keys=keys, timestamps=[1] * len(keys))
+    storage = MemoryStorage()
+    topics = RecordBatch(Partition("$cluster", storage.identity), 0, values, keys=keys, timestamps=[1] * len(keys))
     of_known, orphan = leader_partition("4F0C", known, 0), leader_partition("4F0C", other, 0)
-    shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), *others)
+    shelf.put("a", topics, batch(0, 2, of_known), batch(0, 3, orphan), *others, storage=storage)
     return of_known, orphan
 
 

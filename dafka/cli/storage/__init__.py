@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from dafka.cli.storage.adoption import adopt
 from dafka.cli.storage.inspection import info, verify
 from dafka.cli.storage.removal import delete, trim
 from dafka.cli.storage.transfer import copy, export, import_, move, objects
@@ -24,5 +25,5 @@ def storage() -> None:
     """
 
 
-for command in (info, verify, copy, export, import_, trim, delete, move, objects):
+for command in (info, verify, copy, export, import_, trim, delete, move, objects, adopt):
     storage.add_command(command)
