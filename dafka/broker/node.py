@@ -23,6 +23,7 @@ from dafka.broker.core.metadata.commands import (
     DeleteTopic,
     DrainBroker,
     ForgetBroker,
+    RecoverLog,
 )
 from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
@@ -404,6 +405,15 @@ class BrokerNode:
     def describe_removal(self, store_id: str) -> list[BrokerLog]:
         """Return the logs that a broker stores, and what its removal means for each, as far as this broker knows."""
         return list_logs(self.tables, store_id)
+
+    async def recover_log(self, log: Log, store_id: str, *, ordered_by: str = "") -> None:
+        """Continue a log with what one broker stores of it, because a quorum of its replicas is lost for good.
+
+        Records that only others have are lost. Raise `ConfigError` if the log has a quorum, or the broker is not alive
+        or has never stored it. Raise `NoControllerError` if the cluster cannot agree on it now.
+        """
+        topic = self.log_table.topics[log.topic]
+        await self.change(RecoverLog(topic.topic_id, log.number, store_id), ordered_by)
 
     async def forget_broker(self, store_id: str, *, accepts_loss: bool = False, ordered_by: str = "") -> None:
         """Remove a broker whose store is lost. Its number is free then, and other brokers replace its replicas.

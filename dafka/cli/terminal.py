@@ -63,9 +63,7 @@ def confirm(question: str, *, yes: bool, declined: str) -> None:
         raise UsageMistake(declined)
 
 
-yes_option = click.option(
-    "--yes", is_flag=True, help="Delete without asking. Required if standard input is not a terminal."
-)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask. Required if standard input is not a terminal.")
 
 
 @functools.cache

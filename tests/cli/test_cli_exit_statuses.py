@@ -114,6 +114,8 @@ storage trim sqlite:{folder}/none --records 1 --yes      | {folder}/none does no
 storage trim u --bytes 0                                 | Invalid value for '--bytes': expected a size above 0, not
 storage move sqlite:{folder}/none                        | {folder}/none does not exist
 storage objects sqlite:{folder}/none                     | {folder}/none does not exist
+storage adopt sqlite:{folder}/store.db 1D                | expected an ID and --as NAME, or neither
+storage adopt sqlite:{folder}/store.db 1D --as t         | the storage has no partitions of an unnamed topic '1D'
 keys new {folder}/node.key                               | {folder}/node.key exists already; a key file is never
 keys show {folder}/none                                  | cannot read the file of public keys {folder}/none: No
 keys authorize {folder}/none --authorized-keys {folder}/list | there is no file '{folder}/none', and it is no public
@@ -138,12 +140,14 @@ topic alter t --kafka nowhere                            | --kafka: expected HOS
 topic delete t --yes --kafka nowhere                     | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not
 topic epochs t --http ftp://x                            | --http: expected a URL such as http://127.0.0.1:8080, not
 topic move t --log 0 --replicas 1;2                      | Invalid value for '--replicas': expected the numbers of
+topic recover t --log 0 --from x                         | Invalid value for '--from': 'x' is not a valid integer
 topic moves --http 8081                                  | --http: expected a URL such as http://127.0.0.1:8080, not
 topic elect t --kafka nowhere                            | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not
 cluster brokers --http https://x --tls-ca {folder}/none  | cannot load the certificates of {folder}/none: No such
 cluster status --http ftp://x                            | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster drain 1024                                       | Invalid value for 'NUMBER': 1024 is not in the range
 cluster forget 1 --http ftp://x --yes                    | --http: expected a URL such as http://127.0.0.1:8080, not
+cluster recover sqlite:{folder}/none --dry-run          | {folder}/none does not exist
 cluster undrain x                                        | Invalid value for 'NUMBER': 'x' is not a valid integer
 group list --kafka nowhere                               | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not
 group describe g --kafka nowhere                         | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not

@@ -54,8 +54,7 @@ class Brokers:
         connection.close()
         return answer.status, found if target.partition("?")[0].endswith("/records") else found[0]
 
-    def create(self, topic: str, replicas: int) -> None:
-        at = next(iter(self.running))
+    def create(self, at: int, topic: str, replicas: int) -> None:
         document = {"name": topic, "log_count": 1, "replica_count": replicas}
         assert self.ask(at, "POST", "/topics", document)[0] == 201
 
@@ -82,6 +81,19 @@ class Brokers:
 
         wait_for(look, lambda: str(self.ask(at, "GET", f"/topics/{topic}")))
 
+    def ask_to_forget(self, at: int, number: int, *options: str) -> Ended:
+        """Ask the cluster to forget a broker, until it is not heard any more."""
+
+        def ask() -> Ended | None:
+            found = self.command(at, "cluster", "forget", str(number), "--yes", *options)
+            return None if "is alive" in found.errors else found
+
+        return wait_for(ask, lambda: f"broker {number} is still heard")
+
+    def forget(self, at: int, number: int, *options: str) -> None:
+        found = self.ask_to_forget(at, number, *options)
+        assert (found.status, found.errors) == (0, f"broker {number} is forgotten\n")
+
     def command(self, at: int, *arguments: str) -> Ended:
         return self._dafka.run(*arguments, "--http", self.url(at))
 
@@ -90,7 +102,7 @@ def test_a_broker_whose_storage_is_lost_is_forgotten_and_a_new_one_takes_its_num
     dafka: Dafka, tmp_path: Path
 ) -> None:
     brokers = Brokers(dafka, tmp_path, 3)
-    brokers.create("orders", 3)
+    brokers.create(0, "orders", 3)
     brokers.publish("orders", list(range(20)), 0)
     refused = brokers.command(0, "cluster", "forget", "2", "--yes")
     assert (refused.status, refused.error) == (2, "broker 2 is alive: drain it, and stop it before it is forgotten")
@@ -100,12 +112,7 @@ def test_a_broker_whose_storage_is_lost_is_forgotten_and_a_new_one_takes_its_num
     taken = brokers.start(2).wait()
     assert taken.status == 2
     assert "dafka cluster forget 2" in taken.errors
-
-    def forget() -> Ended | None:
-        found = brokers.command(1, "cluster", "forget", "2", "--yes")
-        return None if "is alive" in found.errors else found
-
-    assert wait_for(forget, lambda: "broker 2 is still heard").errors == "broker 2 is forgotten\n"
+    brokers.forget(1, 2)
     brokers.start(2)
     brokers.wait_replicas("orders", 0, {0, 1, 2})
     brokers.kill(0)
@@ -116,3 +123,93 @@ def test_a_broker_whose_storage_is_lost_is_forgotten_and_a_new_one_takes_its_num
     assert back.status == 2
     assert "has forgotten this store" in back.errors
     assert "start the broker with an empty storage" in back.errors
+
+
+def test_a_cluster_that_has_lost_most_of_its_voters_goes_on_from_the_storage_that_is_left(
+    dafka: Dafka, tmp_path: Path
+) -> None:
+    brokers = Brokers(dafka, tmp_path, 3)
+    brokers.create(0, "orders", 3)
+    brokers.publish("orders", list(range(20)), 0)
+    for number in range(3):
+        brokers.kill(number)
+    shutil.rmtree(brokers.storage(0))
+    former = shutil.copytree(brokers.storage(1), tmp_path / "former")
+    shutil.rmtree(brokers.storage(1))
+    url = f"filelog:{brokers.storage(2)}"
+    shown = dafka.run("cluster", "recover", url, f"filelog:{former}", "--dry-run")
+    assert shown.status == 0, shown.errors
+    assert [line.split()[:2] for line in shown.output.decode().splitlines()[1:]] == [
+        [url, "2"],
+        [f"filelog:{former}", "1"],
+    ]
+    recovered = dafka.run("cluster", "recover", url, "--yes")
+    assert recovered.errors == "broker 2 is the only voter on metadata: start it\n"
+    brokers.start(2)
+    brokers.create(2, "later", 1)
+    brokers.publish("later", [1], 2)
+    for number in (0, 1):
+        result = brokers.ask_to_forget(2, number)
+        assert (result.status, "no quorum without" in result.errors) == (2, True), result.errors
+        brokers.forget(2, number, "--accept-loss")
+    brokers.start(0)
+    brokers.create(0, "last", 2)
+    brokers.publish("last", [1], 0)
+    back = dafka.node("broker", "--storage", f"filelog:{former}", "--kafka", "0")
+    assert (back.status, "has forgotten this store" in back.errors) == (2, True), back.errors
+
+
+def test_a_log_that_has_lost_its_quorum_continues_from_the_broker_that_is_left(dafka: Dafka, tmp_path: Path) -> None:
+    brokers = Brokers(dafka, tmp_path, 3)
+    brokers.create(0, "orders", 2)
+    brokers.publish("orders", list(range(20)), 0)
+    (log,) = brokers.ask(0, "GET", "/topics/orders")[1]["logs"]
+    left, lost = log["replicas"]
+    (other,) = {0, 1, 2} - {left, lost}
+    brokers.kill(lost)
+    shutil.rmtree(brokers.storage(lost))
+    command = ("topic", "recover", "orders", "--log", "0", "--from", str(left))
+    shown = brokers.command(other, *command, "--dry-run")
+    sentence = f"log 0 of orders continues from broker {left}: records that only the brokers {lost} have are lost\n"
+    assert (shown.status, shown.errors) == (0, sentence)
+
+    def recover() -> Ended | None:
+        found = brokers.command(other, *command, "--yes")
+        return None if "has a quorum" in found.errors else found
+
+    found = wait_for(recover, lambda: f"broker {lost} is still heard")
+    assert (found.status, found.errors) == (0, f"{sentence}log 0 of orders is recovered\n")
+    brokers.publish("orders", list(range(20, 30)), other)
+    brokers.wait_replicas("orders", left, {left, other})
+    assert brokers.read("orders", other) == list(range(30))
+    brokers.forget(other, lost)
+
+
+def test_a_topic_that_a_recovery_has_lost_is_adopted(dafka: Dafka, tmp_path: Path) -> None:
+    brokers = Brokers(dafka, tmp_path, 3)
+    brokers.kill(2)
+    brokers.create(0, "orders", 3)
+    brokers.publish("orders", list(range(20)), 0)
+    for number in (0, 1):
+        brokers.kill(number)
+    assert dafka.run("cluster", "recover", f"filelog:{brokers.storage(2)}", "--yes").status == 0
+    brokers.start(2)
+    brokers.create(2, "other", 1)
+    refused = brokers.start(0).wait()
+    assert (refused.status, "copy its records with `dafka storage copy`" in refused.errors) == (2, True), refused.errors
+    copied = f"filelog:{brokers.storage(5)}"
+    assert dafka.run("storage", "copy", f"filelog:{brokers.storage(0)}", copied).status == 0
+    listed = dafka.run("storage", "adopt", copied).output.decode().splitlines()
+    (topic_id,) = [line.split()[0] for line in listed if line.split()[1] == "orders"]
+    adopted = dafka.run("storage", "adopt", copied, topic_id, "--as", "orders")
+    assert (adopted.status, adopted.errors) == (0, "20 records appended to orders: start the broker\n")
+    for number in (0, 1):
+        brokers.forget(2, number, "--accept-loss")
+    brokers.start(5)
+
+    def look() -> bool | None:
+        status, found = brokers.ask(5, "GET", "/topics/orders")
+        return (status == 200 and found["logs"][0]["end_offset"] == 20) or None
+
+    wait_for(look, lambda: str(brokers.ask(5, "GET", "/topics/orders")))
+    assert brokers.read("orders", 5) == list(range(20))

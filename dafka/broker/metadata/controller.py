@@ -19,7 +19,6 @@ from dafka.broker.core.metadata.commands import (
     Command,
     CreateTopic,
     DeleteTopic,
-    ForgetBroker,
     OpenCluster,
     Order,
     RegisterBroker,
@@ -181,7 +180,7 @@ class Controller:
         """
         if not self.is_active:
             return Outcome(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
-        refused = find_obstacle(self._tables, order.command) if isinstance(order.command, ForgetBroker) else None
+        refused = find_obstacle(self._tables, order.command)
         if refused is None:
             self._append(attrs.evolve(order, command=self._complete(order.command)))
         return refused

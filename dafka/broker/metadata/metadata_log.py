@@ -14,6 +14,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import DONE, METADATA_TOPIC, Outcome
 from dafka.broker.core.metadata.commands import Order, SnapshotTaken, decode_order
 from dafka.broker.core.metadata.history import RecentChanges
+from dafka.broker.core.metadata.log_replicas import recovery_of
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC, Snapshots
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC, STORE_KEY, StoreRecord, encode_store_record
 from dafka.broker.core.positions import Offset
@@ -23,7 +24,7 @@ from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.reader import LogReader
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.metadata.snapshot_exchange import SnapshotExchange
-from dafka.errors import StateDiffersError, StorageError, StorageFormatError
+from dafka.errors import ConfigError, StateDiffersError, StorageError, StorageFormatError
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -91,8 +92,9 @@ class MetadataLog:
     async def run(self) -> None:
         """Apply commands until cancelled.
 
-        Raise `StorageFormatError` if this version of dafka does not know a command, and `StateDiffersError` if the
-        voters have agreed on another state than this broker's.
+        Raise `StorageFormatError` if this version of dafka does not know a command, `StateDiffersError` if the voters
+        have agreed on another state than this broker's, and `ConfigError` if the cluster was recovered without commands
+        that this broker has applied.
         """
         if self.log is None:
             await self.is_observed.wait()
@@ -100,6 +102,7 @@ class MetadataLog:
         assert log is not None
         while True:
             with self._watchers.watching([log]) as advanced:
+                self._check_recovery()
                 if log.high_watermark <= self.state.applied:
                     await advanced.wait()
                     continue
@@ -112,6 +115,23 @@ class MetadataLog:
                 has_advanced = False
             if not has_advanced:
                 await trio.sleep(READ_AGAIN_S)
+
+    def _check_recovery(self) -> None:
+        """Check that recoveries of the log of metadata have kept all commands that are applied here."""
+        log, record = self._tables.find_metadata(), self.record
+        if log is None or record is None:
+            return
+        recovery = recovery_of(log.replica.newest.generation)
+        if recovery <= record.recovery:
+            return
+        lost = self.state.applied - log.replica.epoch_tree.recovered_end(record.recovery)
+        if lost > 0:
+            raise ConfigError(
+                f"the cluster was recovered without the last {lost} changes that this store knows: copy its records "
+                "with `dafka storage copy`, and start the broker with an empty storage"
+            )
+        self.record = attrs.evolve(record, recovery=recovery)
+        self._store()
 
     async def _advance(self, log: Log) -> bool:
         """Apply the next commands, or a snapshot if they are not in the log any more. Return whether there are any."""

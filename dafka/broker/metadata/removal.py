@@ -1,4 +1,4 @@
-"""What it means for the logs of a cluster when a broker is removed."""
+"""What it means for logs when brokers are removed or lost, and what the controller refuses for that reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import attrs
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, Outcome
-from dafka.broker.core.metadata.commands import ForgetBroker
+from dafka.broker.core.metadata.commands import Command, ForgetBroker, RecoverLog
 from dafka.broker.core.metadata.topic_settings import availability_of
+from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.divergence import RULES
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
@@ -51,23 +52,45 @@ def list_logs(tables: BrokerTables, store_id: str) -> list[BrokerLog]:
     return found
 
 
-def find_obstacle(tables: BrokerTables, command: ForgetBroker) -> Outcome | None:
-    """Return why a broker cannot be forgotten now; None if it can be."""
+def find_obstacle(tables: BrokerTables, command: Command) -> Outcome | None:
+    """Return why a command cannot take effect now, as the controller sees the brokers; None if it can."""
+    reason = ""
+    if isinstance(command, ForgetBroker):
+        reason = _refuse_forgetting(tables, command)
+    elif isinstance(command, RecoverLog):
+        reason = _refuse_recovery(tables, command)
+    return Outcome(ErrorCode.INVALID_REQUEST, reason) if reason else None
+
+
+def _refuse_forgetting(tables: BrokerTables, command: ForgetBroker) -> str:
     known = tables.state.brokers.get(command.store_id)
     if known is None:
-        return None  # the state has the answer
+        return ""  # the state has the answer
     if tables.brokers.is_alive(command.store_id):
-        return Outcome(
-            ErrorCode.INVALID_REQUEST, f"broker {known.number} is alive: drain it, and stop it before it is forgotten"
-        )
+        return f"broker {known.number} is alive: drain it, and stop it before it is forgotten"
     stuck = [each.log for each in list_logs(tables, command.store_id) if not each.has_quorum]
     if not stuck or command.accepts_loss:
-        return None
-    return Outcome(
-        ErrorCode.INVALID_REQUEST,
+        return ""
+    return (
         f"{len(stuck)} logs have no quorum without broker {known.number}, so records of them can be lost: "
-        f"{_name_logs(stuck)}; it is forgotten nevertheless if you accept the loss",
+        f"{_name_logs(stuck)}; it is forgotten nevertheless if you accept the loss"
     )
+
+
+def _refuse_recovery(tables: BrokerTables, command: RecoverLog) -> str:
+    known, topic = tables.state.brokers.get(command.store_id), tables.state.find_id(command.topic_id)
+    if known is None or topic is None or not 0 <= command.log < topic.log_count:
+        return ""  # the state has the answer
+    name, log = f"log {command.log} of {topic.name}", tables.logs.find(name_log(topic.topic_id, command.log))
+    if log is None:
+        return f"{name} is not replicated, or not read yet"
+    if RULES[log.replica.availability].can_elect(log.replica.newest.voters, tables.brokers.alive):
+        return f"{name} has a quorum, so it continues without a recovery"
+    if not tables.brokers.is_alive(command.store_id):
+        return f"broker {known.number} is not alive: start it first"
+    if not log.replica.epoch_tree.has_replica(command.store_id):
+        return f"broker {known.number} has never stored {name}"
+    return ""
 
 
 def _name_logs(logs: Sequence[Log]) -> str:

@@ -12,7 +12,7 @@ import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.commands import Command, ReplicasChanged
-from dafka.broker.core.metadata.log_replicas import LogReplicas, next_replicas
+from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, next_replicas, recovery_of
 from dafka.broker.core.metadata.planner import find_ineligible_leaders
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
@@ -124,6 +124,9 @@ class Reassigner:
         """Continue a change of a log that this broker leads. Return whether there is more to do later."""
         log = self._logs.find(name)
         ordered = None if log is None else self._find_ordered(log)
+        if log is not None and ordered is not None and self._must_recover(log, ordered):
+            self._recover(log, ordered)
+            return True
         if log is None or ordered is None or log.replica.led_epoch is None:
             return False
         present, now = log.replica.latest, trio.current_time()
@@ -139,6 +142,26 @@ class Reassigner:
             self._changing[name] = now
             self._change(log, replicas, ordered)
         return True
+
+    def _must_recover(self, log: ReplicatedLog, ordered: LogReplicas) -> bool:
+        """Return whether an operator has ordered that this replica continues a log alone, and it has not yet."""
+        is_due = recovery_of(log.replica.newest.generation) < recovery_of(ordered.generation)
+        return is_due and ordered.reason is Reason.RECOVERED and ordered.replicas == (self._address,)
+
+    def _recover(self, log: ReplicatedLog, ordered: LogReplicas) -> None:
+        now = trio.current_time()
+        if now >= self._changing[log.name] + RETRY_S:
+            self._changing[log.name] = now
+            end, end_offset = log.replica.local_epochs.log_end()
+            _LOGGER.warning(
+                "log %d of %s continues from this broker alone, at offset %d of leader epoch %d: %s",
+                log.number,
+                log.topic,
+                end_offset,
+                end.epoch,
+                ordered.reason.sentence,
+            )
+            self._act(self._logs.recover(log, ordered.generation))
 
     def _change(self, log: ReplicatedLog, replicas: tuple[str, ...], ordered: LogReplicas) -> None:
         actions = self._logs.change_replicas(log, replicas, ordered.generation)

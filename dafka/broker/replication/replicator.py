@@ -16,6 +16,7 @@ from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.commands import Command
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.log_replicas import RECOVERY_STEP, recovery_of
 from dafka.broker.core.metadata.store_record import StoreRecord
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log, parse_address
@@ -29,10 +30,7 @@ from dafka.broker.core.replication.effects import (
     StepDown,
     WriteControl,
 )
-from dafka.broker.core.replication.records import (
-    ControlRecord,
-    decode_control,
-)
+from dafka.broker.core.replication.records import ControlRecord, decode_control
 from dafka.broker.core.replication.replicated_logs import (
     FetchRecords,
     LogAction,
@@ -102,6 +100,7 @@ class Replicator(CommitStage):
         self._stored: list[RecordBatch] = []
         self._removed: dict[str, list[Log]] = {}
         self._nursery: trio.Nursery | None = None
+        self._recovery = 0
         self._control = OwnControl(tables.logs, storage)
         self.membership = Membership(tables, storage, mesh, node, settings)
         self.leases = LeaderLeases(tables, storage, self._control, mesh, settings)
@@ -148,6 +147,7 @@ class Replicator(CommitStage):
 
     def observe_metadata(self, record: StoreRecord) -> None:
         """Take part in the log of metadata of the cluster that this broker belongs to."""
+        self._recovery = record.recovery
         self._add_topic(Topic(METADATA_TOPIC, record.cluster_id, placement=(record.first_voters,)))
 
     def apply_state(self) -> None:
@@ -298,6 +298,8 @@ class Replicator(CommitStage):
             self.led_logs.keep_leading(log, state)
         self.led_logs.refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
+        if log.topic == METADATA_TOPIC and recovery_of(log.replica.newest.generation) < self._recovery:
+            self.act(self.logs.recover(log, self._recovery * RECOVERY_STEP))
 
     # The stage of commits
 

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 from dafka.cli.kafka.client import BrokerUnreachable
 from dafka.cli.kafka.cluster_backup import restore, snapshot
+from dafka.cli.kafka.cluster_recovery import recover
 from dafka.cli.kafka.cluster_verify import verify
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
@@ -248,3 +249,4 @@ def forget(number: int, accept_loss: bool, dry_run: bool, yes: bool, client: Htt
 cluster.add_command(snapshot)
 cluster.add_command(restore)
 cluster.add_command(verify)
+cluster.add_command(recover)

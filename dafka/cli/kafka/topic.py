@@ -249,6 +249,32 @@ def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
 
 
 @topic.command()
+@click.argument("name")
+@click.option("--log", type=click.IntRange(min=0), required=True, help="The log.")
+@click.option("--from", "broker", type=click.IntRange(min=0), required=True, help="The broker that is left.")
+@click.option("--dry-run", is_flag=True, help="Only print what can be lost.")
+@yes_option
+@http_options
+def recover(name: str, log: int, broker: int, dry_run: bool, yes: bool, client: HttpClient) -> None:
+    """Continue a log with what one broker has of it, because most of its brokers are lost for good.
+
+    Records that only the others have are lost. The log gets further replicas again.
+    """
+    target = f"/topics/{quote(name, safe='')}"
+    logs = {each["log"]: each for each in client.ask("GET", target)["logs"]}
+    if log not in logs:
+        raise UsageMistake(f"topic {name!r}: there is no log {log}")
+    others = [each for each in logs[log]["replicas"] if each != broker]
+    shown = f"the brokers {_join(others)}" if others else "brokers that were forgotten"
+    click.echo(f"log {log} of {name} continues from broker {broker}: records that only {shown} have are lost", err=True)
+    if dry_run:
+        return
+    confirm("Accept this loss?", yes=yes, declined="nothing was changed")
+    client.ask("POST", f"{target}/logs/{log}/recover", {"broker": broker})
+    click.echo(f"log {log} of {name} is recovered", err=True)
+
+
+@topic.command()
 @json_option
 @http_options
 def moves(as_json: bool, client: HttpClient) -> None:

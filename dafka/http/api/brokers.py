@@ -297,20 +297,29 @@ async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
     `[broker] replace_replicas_after_ms`, gets a successor. With an empty list, a change under way is cancelled, and the
     log has as many replicas as its topic again.
     """
-    node, text = request.broker.node, request.arguments["log"]
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
-    (log,) = find_logs(request.broker, request.arguments["topic"], [int(text)])
-    addresses = []
-    for number in document.replicas:
-        found = node.brokers.find_number(number)
-        if found is None:
-            raise WebError("broker_not_found", f"there is no broker {number}")
-        addresses.append(found.address)
+    node, log = request.broker.node, find_numbered_log(request)
+    addresses = [find_number(node, each).address for each in document.replicas]
     if len(set(addresses)) != len(addresses):
         raise ConfigError("replicas: expected each broker once")
     await node.change_replicas(log, addresses, ordered_by=request.requester)
     return Replicas(**describe_leadership(node, log))
+
+
+def find_numbered_log(request: Request) -> Log:
+    """Return the log with the topic and the number in the path of a request. Raise `WebError` if there is none."""
+    text = request.arguments["log"]
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
+    (log,) = find_logs(request.broker, request.arguments["topic"], [int(text)])
+    return log
+
+
+def find_number(node: BrokerNode, number: int) -> BrokerRegistration:
+    """Return the broker with a number. Raise `WebError` if there is none."""
+    found = node.brokers.find_number(number)
+    if found is None:
+        raise WebError("broker_not_found", f"there is no broker {number}")
+    return found
 
 
 def describe_leadership(node: BrokerNode, log: Log) -> dict[str, Any]:

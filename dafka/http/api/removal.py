@@ -1,10 +1,18 @@
-"""Routes for the removal of brokers: what it means for their logs, and forgetting a broker that is lost."""
+"""Routes for brokers that are removed or lost: what it means for their logs, forgetting them, and recovering logs."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from dafka.http.api.brokers import BrokerNumber, find_broker, numbers_of
+from dafka.http.api.brokers import (
+    BrokerNumber,
+    Replicas,
+    describe_leadership,
+    find_broker,
+    find_number,
+    find_numbered_log,
+    numbers_of,
+)
 from dafka.http.api.registry import RequiredPermission, Route
 from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.messages import Request
@@ -35,6 +43,12 @@ class Forgetting(Document):
     accept_loss: Annotated[
         bool, doc("Whether to forget it although logs have no quorum without it. Their records can be lost.")
     ] = False
+
+
+class Recovery(Document):
+    """How a log is recovered."""
+
+    broker: Annotated[BrokerNumber, doc("The broker from which the log continues.")]
 
 
 class ForgottenBroker(Document):
@@ -78,3 +92,22 @@ async def forget_broker(request: Request, document: Forgetting) -> ForgottenBrok
     node, found = request.broker.node, find_broker(request)
     await node.forget_broker(found.address, accepts_loss=document.accept_loss, ordered_by=request.requester)
     return ForgottenBroker(found.number, found.address)
+
+
+@Route(
+    "POST /topics/{topic}/logs/{log}/recover",
+    RequiredPermission.ADMINISTRATOR,
+    name="recoverLog",
+    tag="Cluster",
+    errors=("log_not_found", "broker_not_found"),
+    changes_topics=True,
+)
+async def recover_log(request: Request, document: Recovery) -> Replicas:
+    """Continue a log with what one broker stores of it, because a quorum of its replicas is lost for good.
+
+    Records that only other brokers have are lost. The log then gets further replicas again. The request is refused
+    while the log has a quorum.
+    """
+    node, log = request.broker.node, find_numbered_log(request)
+    await node.recover_log(log, find_number(node, document.broker).address, ordered_by=request.source)
+    return Replicas(**describe_leadership(node, log))

@@ -50,7 +50,7 @@ WAITING = {
 
 OTHERS = {
     *("POST /brokers/{number}/drain", "POST /brokers/{number}/undrain"),  # the answer says that it has begun
-    "POST /brokers/{number}/forget",  # a broker that is alive cannot be forgotten
+    *("POST /brokers/{number}/forget", "POST /topics/{topic}/logs/{log}/recover"),  # they are for what is lost
     *("PUT /topics/{topic}/logs/{log}/replicas", "POST /storage/verification", "POST /session", "DELETE /session"),
 }
 

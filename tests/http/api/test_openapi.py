@@ -153,6 +153,8 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     ("POST /brokers/7/forget", {}, 404, "broker_not_found"),
     ("POST /brokers/0/forget", {"accept_loss": True}, 400, "bad_request"),
     ("GET /topics/orders/epochs", None, 200, {"logs": [{"log": 0}, {"log": 1}]}),
+    ("POST /topics/orders/logs/0/recover", {"broker": 0}, 400, "bad_request"),
+    ("POST /topics/orders/logs/0/recover", {"broker": 7}, 404, "broker_not_found"),
     ("GET /topics/none/epochs", None, 404, "topic_not_found"),
     ("PUT /topics/orders/logs/0/replicas", {"replicas": [7]}, 404, "broker_not_found"),
     ("PUT /topics/orders/logs/9/replicas", {"replicas": [0]}, 404, "log_not_found"),

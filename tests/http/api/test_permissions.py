@@ -112,6 +112,7 @@ USES = [
     Use("POST /brokers/{number}/drain", need(OPERATOR)),
     Use("POST /brokers/{number}/undrain", need(OPERATOR)),
     Use("GET /brokers/{number}/logs", need(OPERATOR)),
+    Use("POST /topics/{topic}/logs/{log}/recover", need(OPERATOR), sent={"document": {"broker": 0}}, status=400),
     Use("POST /brokers/{number}/forget", need(OPERATOR), sent={"document": {}}, status=400),
     Use("GET /nodes", need(OPERATOR)),
     Use("GET /storage", need(OPERATOR)),

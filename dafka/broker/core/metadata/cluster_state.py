@@ -29,11 +29,12 @@ from dafka.broker.core.metadata.commands import (
     ForgetBroker,
     OpenCluster,
     Order,
+    RecoverLog,
     RegisterBroker,
     ReplicasChanged,
     SnapshotTaken,
 )
-from dafka.broker.core.metadata.log_replicas import LogReplicas, ReplicaTable
+from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, ReplicaTable
 from dafka.broker.core.metadata.state_records import (
     BROKER,
     DELETED,
@@ -145,6 +146,7 @@ class ClusterState:
             AlterSettings: self._alter,
             ChangeReplicas: self._change_replicas,
             ReplicasChanged: self._finish_change,
+            RecoverLog: self._recover_log,
             DeleteTopic: self._delete,
             CloseTopic: self._close,
             SnapshotTaken: self._record_snapshot,
@@ -355,6 +357,18 @@ class ClusterState:
         if not present.is_changing or present.generation != command.generation:
             return DONE
         return self._put_replicas(topic, command.log, present.finish())
+
+    def _recover_log(self, command: RecoverLog) -> Outcome:
+        topic = self.find_id(command.topic_id)
+        if topic is None or not 0 <= command.log < topic.log_count:
+            return _NO_TOPIC
+        if command.store_id not in self.brokers:
+            return _NO_BROKER
+        present = self.replicas.of(topic, command.log)
+        is_ordered = present.is_changing and present.reason is Reason.RECOVERED
+        if is_ordered and present.replicas == (command.store_id,):
+            return DONE
+        return self._put_replicas(topic, command.log, present.recover(command.store_id))
 
     def _put_replicas(self, topic: Topic, number: int, replicas: LogReplicas) -> Outcome:
         self.replicas.put(topic, number, replicas)

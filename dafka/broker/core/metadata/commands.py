@@ -123,6 +123,19 @@ class ReplicasChanged:
 
 
 @attrs.frozen
+class RecoverLog:
+    """Continue a log with what one broker stores of it, because a quorum of its replicas is lost for good.
+
+    Records that only others have are lost. The controller refuses it while the log has a quorum.
+    """
+
+    KIND: ClassVar[str] = "recover-log"
+    topic_id: str
+    log: int
+    store_id: str
+
+
+@attrs.frozen
 class DeleteTopic:
     """Delete a topic, whose name is free after `CloseTopic`. `last_epoch` is the latest leader epoch of its logs."""
 
@@ -166,6 +179,7 @@ Command: TypeAlias = (
     | AlterSettings
     | ChangeReplicas
     | ReplicasChanged
+    | RecoverLog
     | DeleteTopic
     | CloseTopic
     | SnapshotTaken

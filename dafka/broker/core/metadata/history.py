@@ -21,6 +21,7 @@ from dafka.broker.core.metadata.commands import (
     ForgetBroker,
     OpenCluster,
     Order,
+    RecoverLog,
     RegisterBroker,
     ReplicasChanged,
     SnapshotTaken,
@@ -135,6 +136,11 @@ def _move(command: ChangeReplicas, state: ClusterState) -> str:
     return f"move log {command.log} of {_topic(state, command.topic_id)} to {brokers}: {command.reason.sentence}"
 
 
+def _recover_log(command: RecoverLog, state: ClusterState) -> str:
+    log = f"log {command.log} of {_topic(state, command.topic_id)}"
+    return f"continue {log} from {_broker(state, command.store_id)} alone"
+
+
 _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
     OpenCluster: lambda _, __: "open the cluster for clients",
     RegisterBroker: lambda command, _: f"register broker {command.number} with the store {command.store_id}",
@@ -145,6 +151,7 @@ _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
     AlterSettings: _alter,
     ChangeReplicas: _move,
     ReplicasChanged: lambda command, state: f"log {command.log} of {_topic(state, command.topic_id)} has moved",
+    RecoverLog: _recover_log,
     DeleteTopic: lambda command, state: f"delete {_topic(state, command.topic_id)}",
     CloseTopic: lambda command, state: f"free the name of {_topic(state, command.topic_id)}",
     SnapshotTaken: lambda command, _: f"agree on the state at offset {command.offset}",

@@ -15,6 +15,18 @@ import attrs
 
 from dafka.broker.core.metadata.topics import Topic
 
+RECOVERY_STEP = 2**20
+"""The distance of generations at a recovery. No log gets other replicas so often."""
+
+
+def recovery_of(generation: int) -> int:
+    """Return how often a log had been recovered, given the generation of its replicas.
+
+    A recovery continues a log with one replica, without the votes of a quorum. Its generation is higher than each one
+    that the former replicas can have, so that they never continue the log without the recovered replica.
+    """
+    return generation // RECOVERY_STEP
+
 
 class Reason(StrEnum):
     """Why the replicas of a log were chosen."""
@@ -25,6 +37,7 @@ class Reason(StrEnum):
     DRAINED = "drained"
     DEAD = "dead"
     MISSING = "missing"
+    RECOVERED = "recovered"
 
     @property
     def sentence(self) -> str:
@@ -39,6 +52,7 @@ _SENTENCES = {
     Reason.DRAINED: "a broker that keeps it is drained",
     Reason.DEAD: "a broker that keeps it has been dead for too long",
     Reason.MISSING: "it has fewer replicas than it should",
+    Reason.RECOVERED: "an operator has continued it with one replica, because a quorum is lost",
 }
 
 
@@ -85,6 +99,14 @@ class LogReplicas:
         if not self.is_changing and set(replicas) == set(former):
             return attrs.evolve(self, replicas=replicas, assigned_count=assigned_count)
         return LogReplicas(replicas, generation, former, reason, assigned_count)
+
+    def recover(self, store_id: str) -> LogReplicas:
+        """Return the replicas after an operator has ordered that one of them continues the log alone.
+
+        It is a change under way until that replica has done so.
+        """
+        generation = (recovery_of(self.generation) + 1) * RECOVERY_STEP
+        return LogReplicas((store_id,), generation, (store_id,), Reason.RECOVERED)
 
     def finish(self) -> LogReplicas:
         """Return the replicas when the leader has made the change."""

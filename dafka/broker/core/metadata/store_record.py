@@ -24,11 +24,13 @@ class StoreRecord:
         cluster_id: The id of the cluster, which is the id of the topic `$metadata`.
         first_voters: The first voters of the log of metadata.
         applied: The offset in the log of metadata before which all commands are applied to the stored state.
+        recovery: How often the cluster had been recovered when they were applied; see `recovery_of`.
     """
 
     cluster_id: str
     first_voters: tuple[str, ...]
     applied: int = 0
+    recovery: int = 0
 
 
 def encode_store_record(record: StoreRecord) -> bytes:

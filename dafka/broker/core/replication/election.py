@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
+from dafka.broker.core.metadata.log_replicas import recovery_of
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.epoch_tree import EpochTree
@@ -55,14 +56,18 @@ class Election:
     def former_replica_sets(self, epoch_tree: EpochTree) -> set[tuple[str, ...]]:
         """Return the voters of the latest epoch, and of all earlier epochs that no voter's log goes beyond.
 
-        A log that reaches a later epoch includes everything that an earlier epoch committed.
+        A log that reaches a later epoch includes everything that an earlier epoch committed. A recovery continues a log
+        without the voters of earlier epochs.
         """
         reached = max(each.log_end.leader_epoch.epoch for each in self.votes.values())
         start = epoch_tree.latest
         assert start is not None
         found = {start.voters}
         while start.leader_epoch.epoch > reached and start.parent.leader_epoch != NO_EPOCH:
-            start = epoch_tree.starts[start.parent.leader_epoch]
+            former = epoch_tree.starts[start.parent.leader_epoch]
+            if recovery_of(former.generation) < recovery_of(start.generation):
+                break
+            start = former
             found.add(start.voters)
         return found
 

@@ -21,6 +21,7 @@ from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.peers import Peers
 from dafka.broker.core.replication.records import (
     NO_EPOCH,
+    RECOVERY_EPOCHS,
     ControlRecord,
     EpochEnd,
     EpochStart,
@@ -206,6 +207,18 @@ class Elections:
         learners = tuple(each for each in found if each not in voters) if set(voters) <= set(found) else ()
         wanted = attrs.evolve(self.peers.latest, replicas=found, learners=learners, generation=generation)
         return self._request_votes(Transition.CHANGE_REPLICAS, wanted)
+
+    def recover(self, generation: int) -> list[ReplicaAction]:
+        """Begin an epoch with this replica alone, without votes: a quorum is lost for good.
+
+        The epoch continues what this replica stores. Records that only others have are lost.
+        """
+        self._largest_epoch += RECOVERY_EPOCHS
+        leader_epoch, log_end, led_epoch = self._next_epoch(), self._local_epochs.log_end(), self.state.led_epoch
+        start = EpochStart(self._log, leader_epoch, log_end, (self._broker,), (), generation)
+        self.votes.add_own(VoteRequest(self._log, leader_epoch, start.replicas, (), generation))
+        effects = [] if led_epoch is None else [StepDown(led_epoch)]
+        return self.take(Transition.RECOVER, Starting(leader_epoch), *effects, WriteControl(start))
 
     # Transitions
 

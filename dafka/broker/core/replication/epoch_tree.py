@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dafka.broker.core.positions import FIRST_OFFSET, Offset
+from dafka.broker.core.metadata.log_replicas import recovery_of
+from dafka.broker.core.positions import FIRST_OFFSET, OFFSET_MAX, Offset
 from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
 
 
@@ -74,6 +75,16 @@ class EpochTree:
             if common_end is not None:
                 found[leader_epoch.epoch] = common_end.leader_epoch.epoch, common_end.end_offset
         return found
+
+    def has_replica(self, broker: str, recovery: int = 0) -> bool:
+        """Return whether a broker is or was a replica since a recovery; see `recovery_of`."""
+        starts = self.starts.values()
+        return any(broker in each.replicas for each in starts if recovery_of(each.generation) >= recovery)
+
+    def recovered_end(self, recovery: int) -> Offset:
+        """Return up to which offset the log is the same as before all recoveries after one; see `recovery_of`."""
+        later = (each for each in self.starts.values() if recovery_of(each.generation) > recovery)
+        return min((each.parent.end_offset for each in later), default=OFFSET_MAX)
 
     def leaves(self) -> Iterator[EpochStart]:
         """Yield the starts of epochs that no other epoch continues."""

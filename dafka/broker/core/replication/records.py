@@ -26,6 +26,10 @@ EPOCH_STEP = 1024
 """The distance between epochs. It leaves space for the number of a broker, so no two brokers use the same epoch."""
 
 
+RECOVERY_EPOCHS = 2**24
+"""The distance of epochs at a recovery: it is later than each epoch that other brokers can have begun meanwhile."""
+
+
 class LeaderAndEpoch(NamedTuple):
     """A leader epoch of a log, with its leader. Its number is larger than all that the leader knew."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from dafka.broker.core.metadata.log_replicas import recovery_of
 from dafka.broker.core.positions import FIRST_SEQUENCE, UNKNOWN_OFFSET, Offset, RecordSequence
 from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, ReplicaAction
 from dafka.broker.core.replication.elections import Elections
@@ -160,11 +161,13 @@ class Replica:
         """Whether this broker is no replica, and more than half of the replicas store everything that it could provide.
 
         To drop the local log, delete it and call `restore_local` without it. Logs with the availability "branch" are
-        never dropped: no replica knows whether another one stores every epoch.
+        never dropped: no replica knows whether another one stores every epoch. A replica without which the log was
+        recovered is not dropped either: it can have records that no other one has.
         """
         return (
             self.availability is Availability.MAJORITY
             and not self.is_needed
+            and self.epoch_tree.has_replica(self._broker, recovery_of(self.newest.generation))
             and self._broker not in self.elections.votes.pending_replicas()
             and self._peers.have_acknowledged_latest()
         )

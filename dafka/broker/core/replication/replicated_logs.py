@@ -325,6 +325,10 @@ class ReplicatedLogs:
         """Change the replicas of a log that this broker leads; see `Elections.change_replicas`."""
         return self._actions(log, self._wake_up(log).elections.change_replicas(replicas, generation))
 
+    def recover(self, log: ReplicatedLog, generation: int) -> list[LogAction]:
+        """Continue a log with this replica alone; see `Elections.recover`."""
+        return self._actions(log, self._wake_up(log).elections.recover(generation))
+
     def renumber(self, number: int) -> None:
         """Set the number of this broker, which has changed."""
         for log in self._logs.values():

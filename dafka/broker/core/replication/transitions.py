@@ -125,6 +125,13 @@ class Transition(Enum):
         ("Starting",),
         (EpochStart,),
     )
+    RECOVER = Row(
+        EVERY_STATE,
+        "an operator continues the log with this replica alone",
+        "a quorum is lost for good, as the operator says",
+        ("Starting",),
+        (StepDown, EpochStart),
+    )
     LEAD = Row(("Starting",), "own EpochStart durable", "", ("Leader",), (Lead,))
     RESIGN_CUT_OFF = Row(
         (*FOLLOWER, *LEADER),

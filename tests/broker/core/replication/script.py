@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from dafka.broker.core.metadata.log_replicas import RECOVERY_STEP, recovery_of
 from dafka.broker.core.replication.effects import (
     Acknowledge,
     AdvanceHighWatermark,
@@ -260,6 +261,12 @@ class Script(BrokerScript):
         """`replicas LEADER REPLICA...`: change the replicas."""
         log = self.log(name)
         log.act(log.wake_up().elections.change_replicas(replicas, log.replica.newest.generation + 1))
+
+    def do_recover(self, name: str) -> None:
+        """`recover BROKER`: continue the log with a broker alone, as an operator says that the others are lost."""
+        log = self.log(name)
+        recovery = recovery_of(log.replica.newest.generation) + 1
+        log.act(log.wake_up().elections.recover(recovery * RECOVERY_STEP))
 
     def do_transfer(self, name: str) -> None:
         """`transfer BROKER`: a broker that is preferred wants to lead."""

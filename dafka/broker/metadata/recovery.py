@@ -1,0 +1,100 @@
+"""Recovers the log of metadata from the storage of one stopped broker, when most of its voters are lost for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, ClusterState
+from dafka.broker.core.metadata.log_replicas import recovery_of
+from dafka.broker.core.metadata.store_record import (
+    CLUSTER_TOPIC,
+    STORE_KEY,
+    StoreRecord,
+    decode_store_record,
+    encode_store_record,
+)
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.replication.records import EpochEnd
+from dafka.broker.local_state import LocalStatePartition
+from dafka.broker.replication.stored_logs import read_stored_logs
+from dafka.errors import ConfigError
+from dafka.records import Partition
+from dafka.storage import Storage
+from dafka.storage.plugin_helpers import now_ms
+
+
+@attrs.frozen
+class StoredMetadata:
+    """What the storage of a stopped broker has of the log of metadata.
+
+    Attributes:
+        store_id: The id of the store.
+        record: Its record.
+        state: The state of the cluster, as far as the broker has applied commands.
+        log_end: The end of its log of metadata.
+        voters: The numbers of the voters that it knows; -1 for a broker that it does not know.
+        recovery: The number of recoveries that it knows.
+    """
+
+    store_id: str
+    record: StoreRecord
+    state: ClusterState
+    log_end: EpochEnd
+    voters: tuple[int, ...]
+    recovery: int
+
+    @property
+    def number(self) -> int:
+        """The number of the broker; -1 if it is not registered."""
+        return _number_of(self.state, self.store_id)
+
+
+async def read_metadata(storage: Storage) -> StoredMetadata:
+    """Return what the storage of a stopped broker has of the log of metadata.
+
+    Raise `ConfigError` if it belongs to no cluster, and `StorageError` if it cannot be read.
+    """
+    values = (await _read_cluster(storage)).values
+    if STORE_KEY not in values:
+        raise ConfigError("this storage belongs to no cluster of brokers")
+    record, state = decode_store_record(values[STORE_KEY]), ClusterState()
+    state.restore(values)
+    topic = Topic(METADATA_TOPIC, record.cluster_id, placement=(record.first_voters,))
+    log = await (await read_stored_logs(storage)).load(topic, 0, record.first_voters)
+    newest = log.replica.newest
+    voters = tuple(sorted(_number_of(state, each) for each in newest.voters))
+    recovery = max(record.recovery, recovery_of(newest.generation))
+    return StoredMetadata(storage.identity, record, state, log.replica.local_epochs.log_end(), voters, recovery)
+
+
+async def _read_cluster(storage: Storage) -> LocalStatePartition:
+    found = LocalStatePartition(Partition(CLUSTER_TOPIC, storage.identity))
+    await found.load(storage)
+    return found
+
+
+def check_survivor(found: StoredMetadata, others: Mapping[str, StoredMetadata]) -> None:
+    """Raise `ConfigError` if a cluster must not be recovered from a store, given those of other storages, by URL."""
+    if found.store_id in found.state.forgotten_ids:
+        raise ConfigError("the cluster has forgotten this store")
+    for url, other in others.items():
+        if other.record.cluster_id != found.record.cluster_id:
+            raise ConfigError(f"{url} belongs to another cluster, {other.record.cluster_id}")
+        if (other.recovery, other.log_end) > (found.recovery, found.log_end):
+            raise ConfigError(f"{url} has more of the log of metadata: recover the cluster from that storage")
+
+
+async def recover(storage: Storage, found: StoredMetadata) -> None:
+    """Make a stopped broker the only voter on metadata, when it is started again. Raise `StorageError`."""
+    partition = await _read_cluster(storage)
+    partition.put([(STORE_KEY, encode_store_record(attrs.evolve(found.record, recovery=found.recovery + 1)))])
+    batch = partition.begin_write(now_ms())
+    assert batch is not None
+    await storage.append([batch])
+
+
+def _number_of(state: ClusterState, store_id: str) -> int:
+    known = state.brokers.get(store_id)
+    return -1 if known is None else known.number

@@ -1,0 +1,124 @@
+"""A cluster that has lost most of its voters goes on from the storage of one broker, and the former voters stay out."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.metadata import controller as controllers
+from dafka.broker.metadata.recovery import check_survivor, read_metadata, recover
+from dafka.errors import ConfigError, RefusedChangeError
+from tests.broker.metadata.test_agreement import agree, controller, voters
+from tests.broker.metadata.test_forgetting import forget
+from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "VOTER_AFTER_S", 3.0)
+
+
+async def recover_from(cluster: VirtualCluster, name: str, others: str = "") -> None:
+    """Recover the cluster from the disk of a stopped broker, as the command does."""
+    found = await read_metadata(cluster.disks[name])
+    check_survivor(found, {each: await read_metadata(cluster.disks[each]) for each in others})
+    await recover(cluster.disks[name], found)
+
+
+async def create(cluster: VirtualCluster, name: str, topic: str) -> None:
+    await cluster.brokers[name].create_topic(topic, placement=[[name * 32]])
+
+
+async def test_the_survivor_is_the_only_voter_and_others_join_it_again(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", replicas=1) as cluster:
+        await create(cluster, "A", "kept")
+        await agree(cluster)
+        await cluster.stop("A", "B", "C")
+        found = await read_metadata(cluster.disks["C"])
+        assert (len(found.voters), found.log_end.end_offset, found.recovery) == (3, found.record.applied, 0)
+        await recover_from(cluster, "C", "AB")
+        await cluster.start("C", are_cut=True)
+        await wait_for(lambda: controller(cluster) == "C")
+        assert voters(cluster.brokers["C"]) == "C"
+        await create(cluster, "C", "later")
+        await cluster.stop("C")
+        await cluster.start("C", are_cut=True)
+        await wait_for(lambda: controller(cluster) == "C")
+        await cluster.start("A", "B", are_cut=True)
+        await agree(cluster)
+        assert all(list(each.topics) == ["kept", "later"] for each in cluster.brokers.values())
+        await wait_for(lambda: {voters(each) for each in cluster.brokers.values()} == {"ABC"})
+        await trio.sleep(2)
+        await cluster.stop("C")
+        await create(cluster, "A", "last")
+
+
+async def test_former_voters_that_knew_more_end_and_decide_nothing(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", replicas=1) as cluster:
+        await create(cluster, "A", "kept")
+        await agree(cluster)
+        await cluster.stop("C")
+        await create(cluster, "A", "lost")
+        await agree(cluster)
+        await cluster.stop("A", "B")
+        with pytest.raises(ConfigError, match="A has more of the log of metadata: recover the cluster from"):
+            await recover_from(cluster, "C", "AB")
+        await recover_from(cluster, "C")
+        await cluster.start("C", are_cut=True)
+        await wait_for(lambda: controller(cluster) == "C")
+        await create(cluster, "C", "later")
+        cluster.cut("AB", "C")
+        ended = trio.Event()
+        messages: list[str] = []
+
+        async def run(name: str) -> None:
+            with pytest.raises(ConfigError) as caught:
+                await cluster.run(name, {"replicas": 1})
+            messages.append(str(caught.value))
+            if len(messages) == 2:
+                ended.set()
+
+        for name in "AB":
+            cluster.nursery.start_soon(run, name)
+        await trio.sleep(10)  # they go on as the former cluster, as long as they do not hear of the recovery
+        cluster.heal()
+        with trio.fail_after(60):
+            await ended.wait()
+        assert all("recovered without the last" in each for each in messages)
+        assert list(cluster.brokers["C"].topics) == ["kept", "later"]
+        assert voters(cluster.brokers["C"]) == "C"
+
+
+# Single logs
+
+
+async def test_a_log_continues_from_the_replica_that_is_left(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABCDE", "ABC", "CDE", replicas=3) as cluster:
+        values = [b"%d" % each for each in range(20)]
+        for each in values:
+            await cluster.append(await cluster.wait_leader("ABC"), each)
+        await wait_for(lambda: cluster.replicated("C").replica.local_epochs.log_end().end_offset == len(values))
+        log = cluster.log("D")
+        with pytest.raises(RefusedChangeError, match="log 0 of orders has a quorum, so it continues without"):
+            await cluster.brokers["D"].recover_log(log, "C" * 32)
+        await cluster.stop("A", "B")
+        await wait_for(lambda: all(len(each.brokers.living()) == 3 for each in cluster.brokers.values()))
+        numbers = {name: each.brokers.own.number for name, each in cluster.brokers.items()}
+        for name, reason in [("D", f"broker {numbers['D']} has never stored log 0 of orders"), ("A", "is not alive")]:
+            with pytest.raises(RefusedChangeError, match=reason):
+                await cluster.brokers["D"].recover_log(log, name * 32)
+        await forget(cluster, "D", "A", accepts_loss=True)
+        await cluster.brokers["D"].recover_log(log, "C" * 32)
+        assert await cluster.append(await cluster.wait_leader("C"), b"later") == len(values)
+        await wait_for(lambda: cluster.in_sync() == cluster.replicas() == "CDE")
+        await cluster.start("B", are_cut=True)
+        await trio.sleep(20)
+        assert cluster.replicas() == "CDE", "the broker that is back does not become a replica by itself"
+        await cluster.stop("C")
+        leader = await cluster.wait_leader("DE")
+        assert await cluster.read(leader) == [*values, b"later"]
+        assert await cluster.append(leader, b"last") == len(values) + 1
+        first = min(cluster.replicated(leader).replica.epoch_tree.starts)
+        partition = cluster.replicated(leader).leader_partition(first)
+        assert cluster.brokers["B"].storage.durable_end(partition) == len(values), "its copy stays"
