@@ -158,7 +158,7 @@ class LedLogs:
         replica = log.replica
         epoch = replica.latest.leader_epoch
         has_begun = replica.led_epoch == epoch and self._log_table.leads(state)
-        is_led = has_begun and self.is_ready(log) and replica.may_serve
+        is_led = has_begun and self.is_ready(log) and replica.may_serve and self._hears_quorum(log)
         leader = replica.leader if self._brokers.is_alive(replica.leader) else ""
         if leader == self._brokers.own.address and not is_led:
             leader = ""
@@ -186,6 +186,12 @@ class LedLogs:
                 change = "leads" if is_led else "no longer leads"
                 _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, epoch.epoch)
             self.set_leadership(state, found)
+
+    def _hears_quorum(self, log: ReplicatedLog) -> bool:
+        """Return whether this broker has just heard most voters of a log, also after it has stalled."""
+        voters = log.replica.latest.voters
+        is_heard = 2 * len(self._brokers.heard.intersection(voters)) > len(voters)
+        return is_heard or log.replica.availability is Availability.BRANCH
 
     def set_leadership(self, log: Log, leadership: LeaderAndIsr) -> None:
         """Set the leadership that clients see of a log, and notify its waiters."""

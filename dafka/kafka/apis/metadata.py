@@ -125,14 +125,12 @@ async def _find(
     if topic is None and name is not None:
         if find_name_problem(name):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        if may_create:
-            await node.leases.wait_metadata()
-            if node.find_topic(name) is None:
-                await make_change(node.create_topic(name, ordered_by=requester_of(context)))
-            topic = node.find_topic(name)
-            if topic is None:
-                return _unknown(name, ErrorCode.LEADER_NOT_AVAILABLE)
-    return _unknown(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else topic
+        await node.leases.wait_metadata()  # others can have created it while this broker was stopped
+        if may_create and node.find_topic(name) is None:
+            await make_change(node.create_topic(name, ordered_by=requester_of(context)))
+        topic = node.find_topic(name)
+    missing = ErrorCode.LEADER_NOT_AVAILABLE if may_create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return _unknown(name, missing) if topic is None else topic
 
 
 def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> MetadataResponseTopic:

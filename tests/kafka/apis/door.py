@@ -131,6 +131,12 @@ class Client:
         assert frame is not None
         return frame
 
+    def receive_answer(self, api: ApiKey, version: int) -> Any:
+        """Return the next response, to a request that was sent before."""
+        frame = self.receive()
+        assert frame is not None
+        return plain(decode_response(frame, RESPONSES[api], version))
+
     def ask(self, api: ApiKey, version: int, **values: Any) -> Any:
         return plain(decode_response(self.exchange(api, version, **values), RESPONSES[api], version))
 

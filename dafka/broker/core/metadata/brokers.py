@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import attrs
@@ -58,7 +59,9 @@ class BrokerRegistration:
 class Brokers:
     """The brokers of a cluster, as far as one of them knows. It is one of them, and always alive.
 
-    A broker counts as dead after `timeout_s` seconds without a heartbeat.
+    A broker counts as dead after `timeout_s` seconds without a heartbeat. Time during which this broker has stalled is
+    added, because heartbeats wait unread meanwhile: so it replaces no leader too soon. Only the brokers in `heard` were
+    heard within this time for sure.
     """
 
     def __init__(self, own: BrokerRegistration, timeout_s: float) -> None:
@@ -66,7 +69,8 @@ class Brokers:
         self._timeout_s = timeout_s
         self._known: dict[str, BrokerRegistration] = {}
         self._heard: dict[str, float] = {}
-        self._alive = frozenset((own.address,))
+        self._stalled_s: dict[str, float] = {}
+        self._alive = self.heard = frozenset((own.address,))
         self._advertised = self._alive
         self._failing: set[str] = set()
         self._unwritable: frozenset[str] = frozenset()
@@ -136,6 +140,7 @@ class Brokers:
     def record_heartbeat(self, address: str, now: float) -> None:
         """Record a heartbeat of a broker."""
         self._heard[address] = now
+        self._stalled_s.pop(address, None)
 
     def expect(self, address: str, now: float) -> None:
         """Count a broker as alive that was known before this one was restarted.
@@ -170,24 +175,31 @@ class Brokers:
         return self.silent_s(address, now) < self._timeout_s
 
     def silent_s(self, address: str, now: float) -> float:
-        """Return for how many seconds another broker has sent no heartbeat; infinity if it never has."""
-        return now - self._heard.get(address, float("-inf"))
+        """Return for how many seconds another broker has sent no heartbeat; infinity if it never has.
+
+        Time during which this broker has stalled does not count.
+        """
+        return now - self._heard.get(address, -inf) - self._stalled_s.get(address, 0.0)
 
     def check_alive(self, now: float, stalled_s: float = 0.0) -> bool:
         """Update which brokers are alive and can write. Return whether anything has changed.
 
-        Heartbeats wait unread while this broker itself has stalled, for `stalled_s` seconds.
+        This broker itself has stalled for `stalled_s` seconds.
         """
         if stalled_s:
-            self._heard = {each: at + stalled_s for each, at in self._heard.items()}
-        self._heard = {each: min(at, now) for each, at in self._heard.items()}  # the clock can be set back
-        living = {each for each in self._known if now - self._heard.get(each, float("-inf")) < self._timeout_s}
-        before = self._alive, self._unwritable
-        self._alive = frozenset(living | {self.own.address})
+            self._stalled_s = {each: self._stalled_s.get(each, 0.0) + stalled_s for each in self._heard}
+        for each, at in self._heard.items():
+            if self.silent_s(each, now) < 0:  # the clock can be set back
+                self._heard[each] = min(at, now)
+                self._stalled_s[each] = now - self._heard[each]
+        before = self._alive, self._unwritable, self.heard
+        own = frozenset((self.own.address,))
+        self._alive = own.union(each for each in self._known if self.is_heard(each, now))
+        self.heard = own.union(each for each in self._known if now - self._heard.get(each, -inf) < self._timeout_s)
         self._unwritable = self._alive & self._failing
         if 2 * len(self._alive & self._advertised) >= len(self._advertised):
             self._advertised = self._alive
-        return before != (self._alive, self._unwritable)
+        return before != (self._alive, self._unwritable, self.heard)
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:

@@ -32,18 +32,20 @@ class Model:
         self.brokers = Brokers(BrokerRegistration(address="a"), TIMEOUT_S)
         self.now = 1000.0
         self.silent: dict[str, float] = {}
+        self.unheard: dict[str, float] = {}  # also while it was stopped
         self.known: dict[str, BrokerRegistration] = {}
         self.failing: set[str] = set()
-        self.alive, self.advertised, self.unwritable = {"a"}, {"a"}, set[str]()
+        self.alive, self.heard, self.advertised, self.unwritable = {"a"}, {"a"}, {"a"}, set[str]()
 
     def do_heard(self, broker: str) -> None:
         self.brokers.record_heartbeat(broker, self.now)
-        self.silent[broker] = 0.0
+        self.silent[broker] = self.unheard[broker] = 0.0
 
     def do_expected(self, broker: str) -> None:
         """A broker that was known before a restart counts as heard then, unless it was."""
         self.brokers.expect(broker, self.now)
         self.silent.setdefault(broker, 0.0)
+        self.unheard.setdefault(broker, 0.0)
 
     def do_known(self, broker: str, number: int) -> None:
         found = BrokerRegistration(address=broker, number=number)
@@ -59,7 +61,8 @@ class Model:
         """A clock that is set back makes nobody older."""
         self.now -= seconds
         self.brokers.check_alive(self.now)
-        self.silent = {each: max(silent - seconds, 0.0) for each, silent in self.silent.items()}
+        for times in (self.silent, self.unheard):
+            times.update({each: max(silent - seconds, 0.0) for each, silent in times.items()})
         self.update()
 
     def do_check(self, passed: float, has_stalled: bool) -> None:
@@ -67,13 +70,15 @@ class Model:
         self.now += passed
         if not has_stalled:
             self.silent = {each: silent + passed for each, silent in self.silent.items()}
-        before = set(self.alive), set(self.unwritable)
+        self.unheard = {each: unheard + passed for each, unheard in self.unheard.items()}
+        before = set(self.alive), set(self.unwritable), set(self.heard)
         has_changed = self.brokers.check_alive(self.now, passed if has_stalled else 0.0)
         self.update()
-        assert has_changed == (before != (self.alive, self.unwritable))
+        assert has_changed == (before != (self.alive, self.unwritable, self.heard))
 
     def update(self) -> None:
         self.alive = {"a"} | {each for each in self.known if self.silent.get(each, 9e9) < TIMEOUT_S - 1e-9}
+        self.heard = {"a"} | {each for each in self.known if self.unheard.get(each, 9e9) < TIMEOUT_S - 1e-9}
         self.unwritable = self.alive & self.failing
         if 2 * len(self.alive & self.advertised) >= len(self.advertised):  # otherwise it is more likely cut off
             self.advertised = set(self.alive)
@@ -83,6 +88,7 @@ class Model:
         every = sorted([own, *self.known.values()], key=lambda each: (each.number, each.address))
         living = [each for each in every if each.address in self.alive]
         assert (set(brokers.alive), set(brokers.unwritable)) == (self.alive, self.unwritable)
+        assert set(brokers.heard) == self.heard <= self.alive, "who has stalled relies on nobody"
         assert brokers.is_alone == (not self.known)
         assert (brokers.all(), brokers.living()) == (every, living)
         assert brokers.advertised() == [each for each in every if each.address in self.advertised]
