@@ -32,7 +32,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import VOTERS
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
-from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
+from dafka.broker.core.replication.records import EPOCH_STEP, LeaderAndEpoch, next_epoch
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.broker.metadata.controller import MISSED_EPOCHS
 from tests.broker.core.replication.brokers import FULL_BYTES, LEASE_S, Broker, KeptLog
@@ -138,6 +138,14 @@ class MetadataLog(NotedLog):
 
     def drop(self) -> None:
         """Do nothing: all brokers store it."""
+
+    def repeat_acknowledgement(self) -> None:
+        """Also announce the high watermark, if this broker leads: brokers that observe the log acknowledge nothing."""
+        super().repeat_acknowledgement()
+        led = self.led
+        for other in self.world.brokers.values():
+            if led is not None and isinstance(other, TopicBroker) and other is not self.broker:
+                self.world.send(self.broker, other, partial(other.announced, led, self.replica.high_watermark))
 
     def merge_divergent(self) -> None:
         """Do nothing: a command that was not committed must not take effect later."""
@@ -325,6 +333,10 @@ class TopicBroker(Broker):
             self.world.deleted.add(deletion.topic.topic_id)
             for number in range(deletion.topic.log_count):
                 self.branches.pop(name_log(deletion.topic.topic_id, number), None)
+
+    def announced(self, leader_epoch: LeaderAndEpoch, offset: Offset) -> None:
+        if self.metadata is not None:
+            self.metadata.act(self.metadata.wake_up().announced(leader_epoch, offset))
 
     def find(self, label: str) -> KeptLog | None:
         topic, _, number = label.partition("/")

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.broker.core.metadata.planted import BUGS, is_noticed
 from tests.broker.core.metadata.simulation import run_seed
 
 FIXED_SEEDS = [0, 1, 2, 3, 88]
@@ -29,3 +30,9 @@ def test_nothing_that_was_promised_is_broken_with_many_seeds() -> None:
             run_seed(seed)
         except AssertionError as error:
             raise AssertionError(f"DAFKA_CLUSTER_SEED={seed}: {error}") from error
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_simulation_finds_a_planted_bug(name: str) -> None:
+    is_found = is_noticed(name, BUGS[name].seed)
+    assert is_found, "find another seed with `python -m tests.broker.core.metadata.planted`"
