@@ -145,6 +145,10 @@ topic moves --http 8081                                  | --http: expected a UR
 topic elect t --kafka nowhere                            | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not
 cluster brokers --http https://x --tls-ca {folder}/none  | cannot load the certificates of {folder}/none: No such
 cluster status --http ftp://x                            | --http: expected a URL such as http://127.0.0.1:8080, not
+cluster log --http ftp://x                               | --http: expected a URL such as http://127.0.0.1:8080, not
+cluster snapshot {folder}/new --http ftp://x             | --http: expected a URL such as http://127.0.0.1:8080, not
+cluster restore {folder}/none --yes                      | cannot read {folder}/none: No such file or directory
+cluster verify --http ftp://x                            | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster drain 1024                                       | Invalid value for 'NUMBER': 1024 is not in the range
 cluster forget 1 --http ftp://x --yes                    | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster recover sqlite:{folder}/none --dry-run          | {folder}/none does not exist

@@ -23,6 +23,8 @@ def convert(kind: Any, value: Any) -> Any:
     class, or a tuple or a mapping of one of these.
     """
     if attrs.has(kind):
+        if type(value) is not dict:
+            raise TypeError(value)
         return kind(**{name: convert(each, value[name]) for name, each in _hints(kind).items()})
     is_named, origin = hasattr(kind, "_fields"), get_origin(kind)
     if is_named or origin is tuple:
