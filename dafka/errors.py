@@ -22,6 +22,7 @@ __all__ = [
     "NoControllerError",
     "NotLeaderError",
     "OutcomeUnknownError",
+    "OutdatedStoreError",
     "RecordError",
     "RefusedChangeError",
     "RemoteError",
@@ -191,6 +192,13 @@ class StorageCorruptError(StorageError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class OutdatedStoreError(StorageError):
+    """The storage of a broker is an older copy or a clone: other brokers know of later writes to its store.
+
+    The store has another id from now on. Start the broker again: it then keeps the records, and becomes another broker.
+    """
 
 
 class StorageSequenceError(StorageError):

@@ -48,6 +48,7 @@ CORE = (
     | {
         "broker.core",
         "broker.core.node_machine",
+        "broker.core.rounds",
         "broker.core.tables",
         "broker.core.cluster_status",
         "broker.core.groups",
@@ -92,7 +93,8 @@ MAY_IMPORT = {
     "broker.core.partition_policy": PROTOCOL | LOG | {"broker.core.replication"},
     "broker.core.tables": PROTOCOL | POLICY,
     "broker.core.cluster_status": PROTOCOL | POLICY | {"broker.core.tables"},
-    "broker.core.node_machine": PROTOCOL | POLICY,
+    "broker.core.node_machine": PROTOCOL | POLICY | {"broker.core.rounds"},
+    "broker.core.rounds": PROTOCOL | METADATA,
     "broker.access": VOCABULARY,
     "broker.connections": ROLES | {"broker.access"},
     "broker.local_state": FORMATS | {"storage"},

@@ -6,7 +6,7 @@ the records before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -96,13 +96,10 @@ class LocalStatePartition:
 
 
 class LocalState:
-    """The state of one broker, by topic. The address of its storage is that of the partitions, too.
+    """The state of one broker, in one partition of each topic."""
 
-    The values of some topics are `large`, so that few obsolete ones stay.
-    """
-
-    def __init__(self, identity: str, topics: Iterable[str], large: Collection[str] = ()) -> None:
-        self._partitions = {topic: LocalStatePartition(Partition(topic, identity), topic in large) for topic in topics}
+    def __init__(self) -> None:
+        self._partitions: dict[str, LocalStatePartition] = {}
 
     def __bool__(self) -> bool:
         """Return whether changes wait to be written."""
@@ -121,9 +118,13 @@ class LocalState:
         """Change values; None removes a key."""
         self._partitions[topic].put(changes)
 
-    async def load(self, storage: Storage) -> None:
-        """Read all state. Raises `StorageError`."""
-        for state in self._partitions.values():
+    async def load(self, storage: Storage, *partitions: Partition, are_large: bool = False) -> None:
+        """Read the state in partitions of different topics. Raises `StorageError`.
+
+        Few obsolete values stay where they `are_large`.
+        """
+        for each in partitions:
+            state = self._partitions[each.topic] = LocalStatePartition(each, are_large)
             await state.load(storage)
 
     def begin_write(self, now_ms: int) -> list[RecordBatch]:

@@ -36,6 +36,7 @@ from dafka.broker.core.node_machine import (
     IndexesAnnounced,
     MessagesReceived,
     RoundsReceived,
+    StoreChecked,
     TopicMissing,
 )
 from dafka.broker.core.partition_address import name_log
@@ -59,10 +60,11 @@ from dafka.broker.log.writer import LogWriter
 from dafka.broker.metadata.changes import CHANGE_S, ClusterChanges
 from dafka.broker.metadata.controller import Controller
 from dafka.broker.metadata.history import MetadataHistory
-from dafka.broker.metadata.joining import Joining
+from dafka.broker.metadata.joining import CONFIRM_S, Joining
 from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.broker.metadata.removal import BrokerLog, list_logs
 from dafka.broker.replication.replicator import Replicator
+from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.config import Config
 from dafka.errors import ConfigError, NoControllerError, RefusedChangeError
 from dafka.internal_topics import check_no_system_topic, is_internal_topic
@@ -90,6 +92,7 @@ class BrokerNode:
         """Create the broker. Programs call `serve_broker` instead."""
         log_table, policy = tables.log_table, tables.policy
         self.address = machine.address
+        self._machine = machine
         self.tables = tables
         self.log_table = log_table
         self.policy = policy
@@ -112,7 +115,10 @@ class BrokerNode:
         )
         self._mesh = mesh = BrokerMesh(machine, sockets, self.store.act)
         self.messenger = BrokerMessenger(self.address, mesh.publish_message)
-        self.metadata = MetadataLog(tables, self.storage, self.reader, self.watchers, self.messenger, self._apply_state)
+        self.identity = StoreIdentity(tables, machine, self.storage, mesh, self.store.act, config.broker)
+        self.metadata = MetadataLog(
+            tables, self.storage, self.identity, self.reader, self.watchers, self.messenger, self._apply_state
+        )
         self.replicator = Replicator(
             config,
             tables,
@@ -122,6 +128,7 @@ class BrokerNode:
             mesh,
             self.store,
             self.watchers,
+            self.identity,
             self._request,
         )
         self.membership = self.replicator.membership
@@ -138,7 +145,7 @@ class BrokerNode:
             trimmer,
             self.may_expire,
         )
-        pipeline.stages = (offsets, WriteLocalState(state), self._own, self.replicator, self.storage)
+        pipeline.stages = (offsets, self.identity, WriteLocalState(state), self._own, self.replicator, self.storage)
         self.inventory = Inventory(machine, storage, log_table, tables.state)
         replicator = self.replicator
         planner = Planner(
@@ -165,6 +172,7 @@ class BrokerNode:
         self.changes = ClusterChanges(tables, self.metadata, self.controller, self.messenger)
         self.joining = Joining(
             tables,
+            self.identity,
             self.metadata,
             self.changes,
             self.membership,
@@ -175,20 +183,33 @@ class BrokerNode:
         self._log_count = config.kafka.log_count
 
     async def run(self, *, task_status: trio.TaskStatus[BrokerNode]) -> None:
-        """Run until cancelled, then write what has been received. Raises `StorageLostError`."""
+        """Run until cancelled, then write what has been received.
+
+        Raises `StorageLostError`, and `OutdatedStoreError` if the storage is an older copy or a clone. It takes part in
+        the cluster when others have checked the storage.
+        """
+        was_registered = self.address in self.tables.state.brokers
         async with trio.open_nursery() as nursery:
+            self._machine.hold()
             nursery.start_soon(self._own.heads.run)
-            nursery.start_soon(self._mesh.run)
+            await nursery.start(self.store.run)
+            await self.identity.check(self.store.wait_settled)
+            nursery.start_soon(self.identity.watch)
             nursery.start_soon(self.deletion.run)
             nursery.start_soon(self._reserve.run)
             await nursery.start(self.replicator.run)
-            await nursery.start(self.store.run)
+            self.store.act(self._machine.release(trio.current_time()))
+            nursery.start_soon(self._mesh.run)
             self.messenger.introduce()
             nursery.start_soon(self.metadata.run)
             nursery.start_soon(self.changes.run)
             nursery.start_soon(self.controller.run)
-            nursery.start_soon(self._join)
+            nursery.start_soon(self.joining.run)
             nursery.start_soon(self.joining.wait_forgotten)
+            nursery.start_soon(self._request_topics)
+            if was_registered:
+                with trio.move_on_after(CONFIRM_S):
+                    await self.joining.is_accepted.wait()
             task_status.started(self)
 
     def _request(self, command: Command) -> None:
@@ -197,9 +218,9 @@ class BrokerNode:
     def _apply_state(self) -> None:
         self.replicator.apply_state()
 
-    async def _join(self) -> None:
-        """Join a cluster, then request topics for the records of producers that this broker stored before."""
-        await self.joining.run()
+    async def _request_topics(self) -> None:
+        """Request topics for the records of producers that this broker stored before it joined its cluster."""
+        await self.joining.has_joined.wait()
         stored = [Partition(topic, each) for topic, ends in self.storage.stored.durable.items() for each in ends]
         missing = {each.topic for each in stored if self._needs_topic(each)}
         for name in sorted(missing):
@@ -222,7 +243,9 @@ class BrokerNode:
         elif isinstance(effect, HighWatermarksAnnounced):
             self.replicator.record_high_watermarks(effect.offsets)
         elif isinstance(effect, RoundsReceived):
-            self.leases.process_rounds(effect.asked, effect.answers)
+            self.leases.process_rounds(self.identity.admit(effect), effect.answers)
+        elif isinstance(effect, StoreChecked):
+            self.identity.process_check(effect)
         elif isinstance(effect, MessagesReceived):
             for value in effect.values:
                 self.messenger.receive(effect.sender, value)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+import attrs
 import trio
 
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC
-from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC, STORE_KEY, decode_store_record
+from dafka.broker.core.metadata.store_record import (
+    CLUSTER_TOPIC,
+    STORE_KEY,
+    decode_store_record,
+    encode_store_record,
+)
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset, RecordSequence
@@ -22,28 +29,34 @@ from dafka.broker.core.tables import make_tables
 from dafka.broker.local_state import LocalState
 from dafka.broker.node import BrokerNode
 from dafka.config import Config
-from dafka.errors import StorageFormatError
+from dafka.errors import OutdatedStoreError, StorageFormatError
 from dafka.exceptions import unwrap_group
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents
 from dafka.protocol.machines.stored_partitions import StoredPartitions
-from dafka.records import Partition, RecordBatch
+from dafka.protocol.presence.identity import owner_of
+from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.store import describe_held
 from dafka.steady_clock import steady_now_ms
 from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
-from dafka.storage.opening import read_range, read_ranges
+from dafka.storage.opening import delete_partitions, read_range, read_ranges
 from dafka.wire import Role
+
+_LOGGER = logging.getLogger("dafka.broker")
 
 _COUNTED_RECORDS = 10**6
 """Maximum number of records without contents that get offsets in one batch."""
 
-_STATE_TOPICS = (CLUSTER_TOPIC, SNAPSHOTS_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, CHECKPOINTS_TOPIC)
-"""The topics of a broker's state."""
+_STATE_TOPICS = (BROKERS_TOPIC, BRANCHES_TOPIC, CHECKPOINTS_TOPIC)
+"""The topics of a broker's state, whose partitions have its address."""
+
+_STORE_TOPICS = (CLUSTER_TOPIC, SNAPSHOTS_TOPIC)
+"""The topics of its state whose partitions have the address of the storage, which never changes."""
 
 _FORMER_TOPIC = "$topics"
 """The topic in which brokers kept their topics before the first release."""
 
-_INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *_STATE_TOPICS))
+_INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *_STATE_TOPICS, *_STORE_TOPICS))
 
 
 async def load_broker(broker: BrokerNode, state: LocalState, stored: dict[Partition, PartitionInfo]) -> None:
@@ -61,11 +74,11 @@ async def load_broker(broker: BrokerNode, state: LocalState, stored: dict[Partit
     replicator.record_indexes(stored)
     replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored)
     await _load_indexes(storage, log_table, stored)
-    visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, storage.identity)}
+    visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, broker.address)}
     await _assign_missing_offsets(storage, log_table, state, visible)
 
 
-def _restore_state(broker: BrokerNode, stored: Mapping[bytes, bytes], found: Iterable[Partition]) -> None:
+def _restore_state(broker: BrokerNode, stored: Mapping[bytes, bytes], found: Mapping[Partition, PartitionInfo]) -> None:
     """Restore the state of the cluster, as this broker has last applied it."""
     if STORE_KEY not in stored:
         if any(each.topic == _FORMER_TOPIC for each in found):
@@ -74,7 +87,9 @@ def _restore_state(broker: BrokerNode, stored: Mapping[bytes, bytes], found: Ite
                 "with `dafka storage copy`, and start the broker with that one"
             )
         return
-    record = broker.metadata.record = decode_store_record(stored[STORE_KEY])
+    record = decode_store_record(stored[STORE_KEY])
+    own = {each: info.end_sequence for each, info in found.items() if owner_of(each.address) == broker.address}
+    broker.identity.restore(record, stored, own)
     cluster = broker.tables.state
     cluster.restore(stored)
     cluster.applied = Offset(record.applied)
@@ -170,44 +185,93 @@ async def serve_broker(
     It has started when it listens. Raise the errors of `serve_store`.
     """
     config = config or Config()
+    connect = partial(
+        open_sockets,
+        config=config,
+        role=Role.STORE,
+        high_watermark=config.store.high_watermark,
+        keeps_record_batches=True,
+    )
     with unwrap_group():
         async with open_storage(config.storage_url) as storage:
-            connect = partial(
-                open_sockets,
-                storage.identity,
-                config,
-                Role.STORE,
-                config.store.high_watermark,
-                keeps_record_batches=True,
-            )
             await run_broker(config, storage, connect, task_status=task_status)
 
 
 async def run_broker(
     config: Config,
     storage: Storage,
-    connect: Callable[[], AbstractAsyncContextManager[NodeSockets]],
+    connect: Callable[[str], AbstractAsyncContextManager[NodeSockets]],
     *,
     task_status: trio.TaskStatus[BrokerNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a broker with an open storage until cancelled. `connect` opens its sockets. See `serve_broker`."""
-    identity = storage.identity
-    state = LocalState(identity, _STATE_TOPICS, large={SNAPSHOTS_TOPIC})
-    await state.load(storage)
+    """Run a broker with an open storage until cancelled. `connect` opens the sockets of a node with an address.
+
+    If the storage is an older copy or a clone of a broker's store, the broker gives up its store id, and starts again
+    with another one. If it had started already, it raises `OutdatedStoreError` instead, and has the other id when it is
+    run again. See `serve_broker`.
+    """
+    has_started = False
+    while True:
+        try:
+            with unwrap_group():
+                async with trio.open_nursery() as nursery:
+                    node = await nursery.start(_run_node, config, storage, connect)
+                    has_started = True
+                    task_status.started(node)
+            return
+        except OutdatedStoreError as error:
+            store_id = await _give_up_store_id(storage)
+            if has_started:
+                raise
+            _LOGGER.warning("%s; this broker goes on as the store %s, and keeps the records", error, store_id)
+
+
+async def _give_up_store_id(storage: Storage) -> str:
+    """Give a store another id, durably, and return it. The partitions of its former id become those of another broker.
+
+    Raise `StorageError` if the storage fails.
+    """
+    state = LocalState()
+    await state.load(storage, Partition(CLUSTER_TOPIC, storage.identity))
+    record = decode_store_record(state.values(CLUSTER_TOPIC)[STORE_KEY])
+    former = record.store_id or storage.identity
+    changed = attrs.evolve(record, store_id=new_address(), replaces=former, starts=())
+    await delete_partitions(storage, [Partition(CHECKPOINTS_TOPIC, former)])
+    state.put(CLUSTER_TOPIC, [(STORE_KEY, encode_store_record(changed))])
+    await storage.append(state.begin_write(steady_now_ms()))
+    await storage.flush()
+    return changed.store_id
+
+
+async def _run_node(
+    config: Config,
+    storage: Storage,
+    connect: Callable[[str], AbstractAsyncContextManager[NodeSockets]],
+    *,
+    task_status: trio.TaskStatus[BrokerNode],
+) -> None:
+    state = LocalState()
+    await state.load(storage, Partition(CLUSTER_TOPIC, storage.identity))
+    await state.load(storage, Partition(SNAPSHOTS_TOPIC, storage.identity), are_large=True)
+    stored_record = state.values(CLUSTER_TOPIC).get(STORE_KEY)
+    store_id = "" if stored_record is None else decode_store_record(stored_record).store_id
+    address = store_id or storage.identity
+    await state.load(storage, *(Partition(topic, address) for topic in _STATE_TOPICS))
     found = await storage.partitions()
-    visible = {each: info for each, info in found.items() if not _is_internal(each, identity)}
+    visible = {each: info for each, info in found.items() if not _is_internal(each, address)}
     ends, earliest, idle_s = describe_held(visible)
     stored = StoredPartitions(earliest)
-    log_table = LogTable(identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
-    tables = make_tables(identity, config, stored, log_table)
-    machine = BrokerMachine(identity, config, ends, idle_s, found.keys() - visible.keys(), stored, tables.policy)
-    async with connect() as sockets:
+    log_table = LogTable(address, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
+    tables = make_tables(address, config, stored, log_table)
+    machine = BrokerMachine(address, config, ends, idle_s, found.keys() - visible.keys(), stored, tables.policy)
+    async with connect(address) as sockets:
         broker = BrokerNode(machine, sockets, storage, config, tables, state)
         await load_broker(broker, state, found)
         broker.store.report_opened(config.store.storage, visible)
         await broker.run(task_status=task_status)
 
 
-def _is_internal(partition: Partition, identity: str) -> bool:
-    """Return whether a partition has a broker's indexes or state. The broker has this identity."""
-    return partition.topic in _INTERNAL_TOPICS and partition.address.partition("/")[0] == identity
+def _is_internal(partition: Partition, address: str) -> bool:
+    """Return whether a partition has indexes or state of the broker with an address."""
+    is_own = partition.topic in _STORE_TOPICS or partition.address.partition("/")[0] == address
+    return partition.topic in _INTERNAL_TOPICS and is_own

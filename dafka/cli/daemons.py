@@ -16,7 +16,7 @@ from dafka.cli.options import Decorator, add_options, node_options, setting_opti
 from dafka.cli.runner import Supervisor, run
 from dafka.cli.terminal import log_silent_towers
 from dafka.config import DEFAULT_KAFKA_LISTEN, BeaconConfig, Config
-from dafka.errors import AddressInUseError, StorageError, StorageLostError, TransportError
+from dafka.errors import AddressInUseError, OutdatedStoreError, StorageError, StorageLostError, TransportError
 from dafka.exceptions import unwrap_group
 from dafka.operations import Monitor
 from dafka.roles import Store, Tower, serve_store, serve_tower
@@ -27,6 +27,7 @@ from dafka.transport import open_security
 if TYPE_CHECKING:
     from dafka.server import ServingBroker
 
+_BROKER_LOGGER = logging.getLogger("dafka.broker")
 _STORE_LOG = NodeLog(logging.getLogger("dafka.store"))
 
 _tower_endpoints = add_options(
@@ -258,9 +259,28 @@ async def _run_store(
 
 
 async def _run_broker(
-    config: Config, nursery: trio.Nursery, supervisor: Supervisor, announce_others: Callable[[], None] = lambda: None
+    config: Config, _nursery: trio.Nursery, supervisor: Supervisor, announce_others: Callable[[], None] = lambda: None
 ) -> None:
-    """Run a broker that listens to clients."""
+    """Run a broker that listens to clients. It starts again with another store id if its storage is an older copy."""
+    metric_sources = list(supervisor.monitor.metric_sources)
+    while True:
+        try:
+            with unwrap_group():
+                async with trio.open_nursery() as broker_nursery:
+                    await _run_broker_once(config, broker_nursery, supervisor, announce_others)
+        except OutdatedStoreError as error:
+            _BROKER_LOGGER.warning("%s; this broker starts again with another store id, and keeps the records", error)
+            supervisor.monitor.metric_sources[:] = metric_sources
+            announce_others = _announce_nothing
+
+
+def _announce_nothing() -> None:
+    """Announce nothing, as everything else was announced before."""
+
+
+async def _run_broker_once(
+    config: Config, nursery: trio.Nursery, supervisor: Supervisor, announce_others: Callable[[], None]
+) -> None:
     # Other commands start faster without these modules.
     from dafka.broker.broker import StartupProgress  # noqa: PLC0415
     from dafka.server import serve_listeners  # noqa: PLC0415

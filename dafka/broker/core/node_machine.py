@@ -13,6 +13,16 @@ from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.topics import MESSAGES_TOPIC
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
+from dafka.broker.core.rounds import (
+    CHECKS_TOPIC,
+    ROUNDS_TOPIC,
+    SEPARATOR,
+    CheckAnswer,
+    Round,
+    RoundReply,
+    read_check,
+    read_round,
+)
 from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Effect, Publish, Subscribe
 from dafka.protocol.machines.store import StoreMachine
@@ -20,12 +30,6 @@ from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.presence.identity import owner_of
 from dafka.records import Partition
 from dafka.wire import Command
-
-ROUNDS_TOPIC = "$rounds"
-"""The subject of the ACKs that ask whether a broker is heard, and that answer. It is not a topic of records."""
-
-UNWRITABLE = f"{ROUNDS_TOPIC}/unwritable"
-"""The partition in these ACKs if the broker that asks cannot write."""
 
 
 @attrs.frozen
@@ -54,15 +58,28 @@ class IndexesAnnounced(Effect):
 
 @attrs.frozen
 class RoundsReceived(Effect):
-    """Messages of lease rounds have arrived.
+    """Messages of lease rounds have arrived, each with the address of its sender.
 
-    Brokers that ask whether they are heard give the number of their round and whether they can write. Brokers that
-    answer a round of this one give its number, the sequence after their last control record, the offset up to which
-    they have applied the log of metadata, and their time in milliseconds since 1970.
+    Several brokers have the same address if the disk of one of them was cloned.
     """
 
-    asked: Mapping[str, tuple[int, bool]]
-    answers: Mapping[str, tuple[int, int, int, int]]
+    asked: Sequence[tuple[str, Round]]
+    answers: Sequence[tuple[str, RoundReply]]
+
+
+@attrs.frozen
+class StoreChecked(Effect):
+    """Other brokers tell what they remember of the store of this one.
+
+    Attributes:
+        met: Brokers that are heard, and have not checked the store. The machine is held.
+        answers: The answers of brokers that check it, each with the address of its sender.
+        ends: How far others have partitions that this broker has written.
+    """
+
+    met: frozenset[str]
+    answers: Sequence[tuple[str, CheckAnswer]]
+    ends: Mapping[Partition, int]
 
 
 @attrs.frozen
@@ -91,11 +108,14 @@ class TopicMissing(Effect):
 class _Received:
     """The news in the messages of one call of `BrokerMachine.receive`."""
 
+    met: set[str] = attrs.field(factory=set)
     heartbeats: set[str] = attrs.field(factory=set)
     acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
     announced: set[Partition] = attrs.field(factory=set)
-    rounds: dict[str, tuple[int, bool]] = attrs.field(factory=dict)
-    answers: dict[str, tuple[int, int, int, int]] = attrs.field(factory=dict)
+    rounds: dict[tuple[str, str], Round] = attrs.field(factory=dict)  # by broker and start
+    answers: dict[str, RoundReply] = attrs.field(factory=dict)
+    checks: list[tuple[str, CheckAnswer]] = attrs.field(factory=list)
+    ends: dict[Partition, int] = attrs.field(factory=dict)
     high_watermarks: dict[Partition, int] = attrs.field(factory=dict)
 
     def effects(self) -> Iterator[Effect]:
@@ -107,24 +127,11 @@ class _Received:
         if self.announced:
             yield IndexesAnnounced(frozenset(self.announced))
         if self.rounds or self.answers:
-            yield RoundsReceived(self.rounds, self.answers)
+            yield RoundsReceived([(each[0], found) for each, found in self.rounds.items()], [*self.answers.items()])
+        if self.met or self.checks or self.ends:
+            yield StoreChecked(frozenset(self.met), self.checks, self.ends)
         if self.high_watermarks:
             yield HighWatermarksAnnounced(self.high_watermarks)
-
-
-def ask_round(broker: str, number: int, *, can_write: bool) -> wire.Ack:
-    """Return the message that asks the other brokers whether they hear this one, which has this address."""
-    return wire.Ack(ROUNDS_TOPIC if can_write else UNWRITABLE, ROUNDS_TOPIC, number, broker)
-
-
-def answer_round(requester: str, broker: str, number: int, control_end: int, applied: int, time_ms: int) -> wire.Ack:
-    """Return the message with which a broker answers `ask_round` of another one.
-
-    It contains the sequence after its last control record, the offset up to which it has applied the log of metadata,
-    and its time.
-    """
-    partition = SEPARATOR.join((requester, str(control_end), str(applied), str(time_ms)))
-    return wire.Ack(partition, ROUNDS_TOPIC, number, broker)
 
 
 def announce_high_watermark(broker: str, index: Partition, offset: int) -> wire.Ack:
@@ -134,9 +141,6 @@ def announce_high_watermark(broker: str, index: Partition, offset: int) -> wire.
 
 _REWRITTEN = frozenset((INDEX_TOPIC, *CONTROL_TOPICS))
 """The topics whose partitions are rewritten from time to time, so that earlier records become obsolete."""
-
-SEPARATOR = "/"
-"""The separator in the addresses of the partitions that brokers write for a log. Other addresses do not have it."""
 
 DELEGATED_FETCHES_MAX = 10_000
 """The number of delegated FETCHes that are remembered: one for each requester and partition."""
@@ -158,11 +162,21 @@ class DelegatedFetches:
         return fetch.sequence > before
 
 
+def _sender(message: wire.BatchedMessage) -> str:
+    """Return the address of the node that has sent a message; empty if it does not say."""
+    if isinstance(message, wire.RecordRun):
+        return owner_of(message.batch.partition.address) if message.requestor is None else ""
+    return owner_of(message.address) if isinstance(message, wire.Ack | wire.Head | wire.Fetch | wire.GetHeads) else ""
+
+
 class BrokerMachine(StoreMachine):
     """The state machine of a broker's store.
 
     `ends` and `idle_s` have the sequence after the last record of each stored partition, and its age in seconds.
     `hidden` are this node's own partitions that other nodes do not know of yet.
+
+    `unchecked` brokers have not checked this store yet. When one is heard, nothing but rounds is processed until
+    `release`.
     """
 
     def __init__(
@@ -181,6 +195,8 @@ class BrokerMachine(StoreMachine):
         self._received = _Received()
         self._delegated_fetches = DelegatedFetches()
         self._hidden = set(hidden)
+        self._held: list[wire.BatchedMessage] | None = None
+        self.unchecked: frozenset[str] = frozenset()
         self._returning: set[Partition] = set()
 
     def start(self, now: float) -> list[Action]:
@@ -194,8 +210,28 @@ class BrokerMachine(StoreMachine):
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Process the messages of a store, acknowledgements, heartbeats and lease rounds."""
         self._received = _Received()
-        taken = [each for each in messages if not self._is_report(each) and not self._is_delegated(each)]
-        return [*self._with_effects(super().receive(taken, now)), *self._received.effects()]
+        messages = list(messages)
+        if self._held is None and (met := self.unchecked.intersection(map(_sender, messages))):
+            self.hold()
+            self._received.met |= met
+        if self._held is None:
+            taken = [each for each in messages if not self._is_report(each) and not self._is_delegated(each)]
+            return [*self._with_effects(super().receive(taken, now)), *self._received.effects()]
+        for each in messages:
+            if isinstance(each, wire.Ack) and each.subject.startswith((ROUNDS_TOPIC, CHECKS_TOPIC)):
+                self._record_ack(each)
+            elif not isinstance(each, wire.RecordRun):  # missing records are fetched later
+                self._held.append(each)
+        return [*self._received.effects()]
+
+    def hold(self) -> None:
+        """Process nothing but rounds until `release`, because the store is checked."""
+        self._held = []
+
+    def release(self, now: float) -> list[Action]:
+        """Process what has arrived since `hold`."""
+        held, self._held = self._held or [], None
+        return self.receive(held, now)
 
     def node_settled(self, now: float) -> list[Action]:
         """See `StoreMachine.node_settled`."""
@@ -273,18 +309,7 @@ class BrokerMachine(StoreMachine):
                 self._received.heartbeats.add(owner_of(address))
             return False
         if isinstance(message, wire.Ack):
-            if message.subject == ROUNDS_TOPIC and message.address != self.address:
-                self._record_round(message)
-            elif message.subject == METADATA_TOPIC and message.address != self.address:
-                index = Partition(INDEX_TOPIC, message.partition.removeprefix(f"{METADATA_TOPIC}{SEPARATOR}"))
-                self._received.high_watermarks[index] = max(
-                    message.sequence, self._received.high_watermarks.get(index, 0)
-                )
-            elif message.subject == INDEX_TOPIC and message.address:
-                key = Partition(message.subject, message.partition), message.address
-                self._received.acknowledgements[key] = max(
-                    message.sequence + 1, self._received.acknowledgements.get(key, 0)
-                )
+            self._record_ack(message)
             return True
         if isinstance(message, wire.Head):
             if message.subject == BROKERS_TOPIC:
@@ -293,13 +318,35 @@ class BrokerMachine(StoreMachine):
                 self._received.announced.add(Partition(message.subject, message.address))
         return False
 
+    def _record_ack(self, message: wire.Ack) -> None:
+        if message.subject == ROUNDS_TOPIC:
+            self._record_round(message)
+        elif message.subject.startswith(CHECKS_TOPIC):
+            self._record_check(message)
+        elif message.subject == METADATA_TOPIC and message.address != self.address:
+            index = Partition(INDEX_TOPIC, message.partition.removeprefix(f"{METADATA_TOPIC}{SEPARATOR}"))
+            self._received.high_watermarks[index] = max(message.sequence, self._received.high_watermarks.get(index, 0))
+        elif message.subject == INDEX_TOPIC and message.address:
+            key = Partition(message.subject, message.partition), message.address
+            self._received.acknowledgements[key] = max(
+                message.sequence + 1, self._received.acknowledgements.get(key, 0)
+            )
+
     def _record_round(self, message: wire.Ack) -> None:
-        requester, *ends = message.partition.split(SEPARATOR)
-        if message.partition in {ROUNDS_TOPIC, UNWRITABLE}:
-            self._received.rounds[message.address] = message.sequence, message.partition == ROUNDS_TOPIC
-        elif requester == self.address and len(ends) == 3 and all(map(str.isdecimal, ends)):
-            control_end, applied, time_ms = map(int, ends)
-            self._received.answers[message.address] = message.sequence, control_end, applied, time_ms
+        found = read_round(message)
+        if isinstance(found, Round):
+            self._received.rounds[message.address, found.claim.start] = found
+        elif found is not None and message.address != self.address and owner_of(message.partition) == self.address:
+            self._received.answers[message.address] = found
+
+    def _record_check(self, message: wire.Ack) -> None:
+        found = read_check(message)
+        if message.address == self.address or owner_of(message.partition) != self.address:
+            return
+        if isinstance(found, CheckAnswer):
+            self._received.checks.append((message.address, found))
+        elif found is not None:
+            self._received.ends[found[0]] = max(found[1], self._received.ends.get(found[0], 0))
 
     def _is_delegated(self, message: wire.BatchedMessage) -> bool:
         """Return whether a message requests records that the leader of their log has, too, and will send.

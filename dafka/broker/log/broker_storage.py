@@ -75,6 +75,10 @@ class BrokerStorage(CommitStage):
         """Return the state that `write_state` has written in a topic."""
         return self._state.values(topic)
 
+    def state_end(self, topic: str) -> int:
+        """Return the sequence after the last durable record of the state in a topic."""
+        return self._state.end_of(Partition(topic, self._machine.address))
+
     def write(self) -> trio.Event:
         """Write everything that is pending now. The returned event is set when it is durable."""
         self._pipeline.wake()

@@ -27,6 +27,7 @@ from dafka.broker.core.metadata.commands import (
 )
 from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.planner import Planner
+from dafka.broker.core.metadata.store_check import complete_registration
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import choose_voters
 from dafka.broker.core.node_machine import BrokerMachine
@@ -203,9 +204,9 @@ class Controller:
     def _complete(self, command: Command) -> Command:
         """Return a command with what only the controller decides."""
         state = self._state
-        if isinstance(command, RegisterBroker) and command.number < 0:
-            known = state.brokers.get(command.store_id)  # from an earlier request of the broker
-            return attrs.evolve(command, number=state.free_number() if known is None else known.number)
+        if isinstance(command, RegisterBroker):
+            now = trio.current_time()
+            return complete_registration(command, state, lambda each: self._tables.brokers.is_heard(each, now))
         if isinstance(command, CreateTopic):
             return attrs.evolve(command, topic=self._complete_topic(command.topic))
         if isinstance(command, AddLogs) and (topic := state.find_id(command.topic_id)) is not None:

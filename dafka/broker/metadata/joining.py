@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import attrs
@@ -18,8 +19,9 @@ from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.metadata.changes import ClusterChanges
 from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.broker.replication.membership import Membership
+from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.config.settings import BrokerConfig
-from dafka.errors import ConfigError, NoControllerError, RefusedChangeError
+from dafka.errors import ConfigError, NoControllerError, OutdatedStoreError, RefusedChangeError
 from dafka.records import new_address
 
 _LOGGER = logging.getLogger("dafka.broker")
@@ -29,6 +31,9 @@ LOOK_S = 0.1
 
 SEEN_S = 1.0
 """Seconds within which a broker that has just started has seen the others."""
+
+CONFIRM_S = 2.0
+"""How long a broker that was registered before waits until the cluster has accepted its start, in seconds."""
 
 ALONE_S = 3.0
 """How long a broker looks for others among the nodes that it sees, before it forms a cluster of one, in seconds."""
@@ -54,6 +59,7 @@ class Joining:
     def __init__(
         self,
         tables: BrokerTables,
+        identity: StoreIdentity,
         metadata: MetadataLog,
         changes: ClusterChanges,
         membership: Membership,
@@ -64,6 +70,7 @@ class Joining:
         self._tables = tables
         self._state = tables.state
         self._brokers = tables.brokers
+        self._identity = identity
         self._metadata = metadata
         self._changes = changes
         self._membership = membership
@@ -75,6 +82,8 @@ class Joining:
         messenger.on(StoreForgotten, self._learn_forgotten)
         self.has_joined = trio.Event()
         """Set when the broker is registered in an open cluster, so that it may serve clients."""
+        self.is_accepted = trio.Event()
+        """Set when the cluster has accepted this start of the broker."""
         self._waits_for = "it looks for other brokers"
 
     @property
@@ -91,8 +100,13 @@ class Joining:
         return f"it waits until the cluster {state.cluster_id} is open: {count} brokers have joined"
 
     async def run(self) -> None:
-        """Join a cluster. Raise `ConfigError` if an operator has to decide something first."""
-        if self._metadata.record is None:
+        """Join a cluster, and register there.
+
+        A broker that was registered before waits for a while until the cluster has accepted its start; the cluster can
+        be without a controller. Raise `ConfigError` if an operator has to decide something first, and
+        `OutdatedStoreError` if the cluster refuses the store.
+        """
+        if self._identity.record is None:
             record = await self._find_cluster()
             await self._metadata.join(record).wait()
             self._observe(record)
@@ -103,10 +117,14 @@ class Joining:
                 f"this store belongs to the cluster {self._state.cluster_id}, not to {self._config.cluster}: start it "
                 "without --cluster, or with another storage"
             )
-        await self._register()
-        await self._metadata.wait_until(lambda: self._state.is_open)
-        self._membership.update_registration(is_open=True)
-        self.has_joined.set()
+        was_registered = self._brokers.own.address in self._state.brokers
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._register)
+            with trio.move_on_after(CONFIRM_S if was_registered else math.inf):
+                await self.is_accepted.wait()
+            await self._metadata.wait_until(lambda: self._state.is_open)
+            self._membership.update_registration(is_open=True)
+            self.has_joined.set()
 
     async def _find_cluster(self) -> StoreRecord:
         await self._membership.wait_others()
@@ -134,24 +152,33 @@ class Joining:
             await trio.sleep(LOOK_S)
 
     async def _register(self) -> None:
-        """Register this broker. Raise `ConfigError` if it cannot have the number in its settings."""
+        """Register this start. Raise `ConfigError` if the broker cannot have the number in its settings."""
         own, number = self._brokers.own.address, self._config.number
-        while own not in self._state.brokers:
+        self._check_number()
+        while not self._identity.is_accepted:
+            record = self._identity.record
+            assert record is not None
             try:
-                await self._changes.change(RegisterBroker(own, number))
+                await self._changes.change(RegisterBroker(own, number, record.starts, record.replaces))
             except NoControllerError as error:
                 _LOGGER.warning("this broker is not registered yet: %s", error)
             except RefusedChangeError as error:
+                if error.error_code is ErrorCode.STALE_BROKER_EPOCH:
+                    raise OutdatedStoreError(str(error)) from None
                 if own in self._state.forgotten_ids:
-                    raise self._describe_forgotten() from None
+                    await trio.sleep_forever()  # `wait_forgotten` raises the error
                 is_taken = error.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
                 if number >= 0 or not is_taken:
                     advice = (
                         f"; if that one is lost, forget it with `dafka cluster forget {number}`" if is_taken else ""
                     )
                     raise ConfigError(f"{error}; start this broker with another number{advice}") from None
-        registered = self._state.brokers[own]
-        if number not in {-1, registered.number}:
+        self._check_number()
+        self.is_accepted.set()
+
+    def _check_number(self) -> None:
+        registered, number = self._state.brokers.get(self._brokers.own.address), self._config.number
+        if registered is not None and number not in {-1, registered.number}:
             raise ConfigError(
                 f"this store has the number {registered.number} in its cluster, not {number}: start it with that number"
             )

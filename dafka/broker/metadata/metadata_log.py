@@ -16,7 +16,7 @@ from dafka.broker.core.metadata.commands import Order, SnapshotTaken, decode_ord
 from dafka.broker.core.metadata.history import RecentChanges
 from dafka.broker.core.metadata.log_replicas import recovery_of
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC, Snapshots
-from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC, STORE_KEY, StoreRecord, encode_store_record
+from dafka.broker.core.metadata.store_record import StoreRecord
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger
@@ -24,6 +24,7 @@ from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.reader import LogReader
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.metadata.snapshot_exchange import SnapshotExchange
+from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.errors import ConfigError, StateDiffersError, StorageError, StorageFormatError
 
 _LOGGER = logging.getLogger("dafka.broker")
@@ -57,19 +58,20 @@ class MetadataLog:
         self,
         tables: BrokerTables,
         storage: BrokerStorage,
+        identity: StoreIdentity,
         reader: LogReader,
         watchers: LogWaiters,
         messenger: BrokerMessenger,
         on_applied: Callable[[], None],
     ) -> None:
         self.state = tables.state
-        self.record: StoreRecord | None = None
         self.snapshots = Snapshots()
         self.recent = RecentChanges()
         self.exchange = SnapshotExchange(self.snapshots, messenger)
         self._tables = tables
         self._log_table = tables.log_table
         self._storage = storage
+        self._identity = identity
         self._reader = reader
         self._watchers = watchers
         self._on_applied = on_applied
@@ -86,7 +88,7 @@ class MetadataLog:
     def join(self, record: StoreRecord) -> trio.Event:
         """Record the cluster that this broker belongs to from now on. The returned event is set when it is durable."""
         self.state.found(record.cluster_id)
-        self.record = record
+        self._identity.begin_start(record)
         return self._store()
 
     async def run(self) -> None:
@@ -118,7 +120,7 @@ class MetadataLog:
 
     def _check_recovery(self) -> None:
         """Check that recoveries of the log of metadata have kept all commands that are applied here."""
-        log, record = self._tables.find_metadata(), self.record
+        log, record = self._tables.find_metadata(), self._identity.record
         if log is None or record is None:
             return
         recovery = recovery_of(log.replica.newest.generation)
@@ -130,8 +132,7 @@ class MetadataLog:
                 f"the cluster was recovered without the last {lost} changes that this store knows: copy its records "
                 "with `dafka storage copy`, and start the broker with an empty storage"
             )
-        self.record = attrs.evolve(record, recovery=recovery)
-        self._store()
+        self._identity.update(record, recovery=recovery)
 
     async def _advance(self, log: Log) -> bool:
         """Apply the next commands, or a snapshot if they are not in the log any more. Return whether there are any."""
@@ -200,12 +201,11 @@ class MetadataLog:
         changed.set()
 
     def _store(self) -> trio.Event:
-        assert self.record is not None
-        self.record = attrs.evolve(self.record, applied=self.state.applied)
-        records = [*self.state.take_records(), (STORE_KEY, encode_store_record(self.record))]
+        assert self._identity.record is not None
         self._storage.write_state(SNAPSHOTS_TOPIC, self.snapshots.take_changes())
-        written = self._storage.write_state(CLUSTER_TOPIC, records)
-        self.exchange.record_write(self.state.applied, written)
+        records, applied = self.state.take_records(), self.state.applied
+        written = self._identity.update(self._identity.record, records, applied=applied)
+        self.exchange.record_write(applied, written)
         return written
 
     def expect(self, request_id: str) -> PendingOutcome:

@@ -66,7 +66,8 @@ async def read_metadata(storage: Storage) -> StoredMetadata:
     newest = log.replica.newest
     voters = tuple(sorted(_number_of(state, each) for each in newest.voters))
     recovery = max(record.recovery, recovery_of(newest.generation))
-    return StoredMetadata(storage.identity, record, state, log.replica.local_epochs.log_end(), voters, recovery)
+    store_id = record.store_id or storage.identity
+    return StoredMetadata(store_id, record, state, log.replica.local_epochs.log_end(), voters, recovery)
 
 
 async def _read_cluster(storage: Storage) -> LocalStatePartition:

@@ -6,20 +6,21 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.wall_clocks import WallClocks
-from dafka.broker.core.node_machine import answer_round, ask_round
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.leader_lease import LeaseRounds, RoundAnswer
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
+from dafka.broker.core.rounds import Round, RoundKind, RoundReply, answer_round
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.replication.own_control import OwnControl
+from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.config.settings import BrokerConfig
 from dafka.records import Partition
 from dafka.storage.plugin_helpers import now_ms
@@ -31,11 +32,18 @@ class LeaderLeases:
     """The lease rounds of one broker, which also tell what the others have written and applied, and their time."""
 
     def __init__(
-        self, tables: BrokerTables, storage: BrokerStorage, control: OwnControl, mesh: BrokerMesh, config: BrokerConfig
+        self,
+        tables: BrokerTables,
+        storage: BrokerStorage,
+        identity: StoreIdentity,
+        control: OwnControl,
+        mesh: BrokerMesh,
+        config: BrokerConfig,
     ) -> None:
         self._tables = tables
         self._brokers = tables.brokers
         self._storage = storage
+        self._identity = identity
         self._control = control
         self._mesh = mesh
         self._address = mesh.address
@@ -57,34 +65,35 @@ class LeaderLeases:
         if not self._brokers.is_alone:
             can_write = self._storage.can_write
             number = self._rounds.begin(lease_time(), is_replaceable=self._brokers.is_replaceable(can_write=can_write))
-            self._mesh.publish([ask_round(self._address, number, can_write=can_write)])
+            message = self._identity.make_round(number, can_write=can_write)
+            if message is not None:
+                self._mesh.publish([message])
         self._check_clock()
         self._notify()  # waiters check again, as another broker may lead
 
-    def process_rounds(
-        self, rounds: Mapping[str, tuple[int, bool]], answers: Mapping[str, tuple[int, int, int, int]]
-    ) -> None:
+    def process_rounds(self, rounds: Mapping[str, Round], answers: Iterable[tuple[str, RoundReply]]) -> None:
         """Answer lease rounds of other brokers, and process their answers to this broker's rounds.
 
         This broker does not answer while votes are being written, because its answer would not cover them.
         """
-        now, own = trio.current_time(), self._address
-        for asker, (number, can_write) in rounds.items():
+        now, own, claim = trio.current_time(), self._address, self._identity.claim
+        for asker, asked in rounds.items():
+            can_write = asked.kind is RoundKind.WRITABLE
             self._brokers.record_heartbeat(asker, now)
             self._brokers.record_storage(asker, can_write=can_write)
-            if self._brokers.may_answer(asker, can_write=can_write) and self._control.is_durable:
+            if claim and self._brokers.may_answer(asker, can_write=can_write) and self._control.is_durable:
                 control_end = self._storage.durable_end(Partition(BRANCHES_TOPIC, own))
-                answer = answer_round(asker, own, number, control_end, self._tables.state.applied, now_ms())
-                self._mesh.publish([answer])
+                reply = RoundReply(asked.number, control_end, self._tables.state.applied, now_ms(), claim.start)
+                self._mesh.publish([answer_round(asker, own, reply)])
         has_counted, steady_ms = False, _lease_time_ms()
-        for broker, (number, control_end, applied, time_ms) in answers.items():
-            if broker in self._tables.state.forgotten_ids:
+        for broker, reply in answers:
+            if broker in self._tables.state.forgotten_ids or not self._identity.is_trusted(broker, reply.start):
                 continue
-            self._applied[broker] = applied
-            self._clocks.record(broker, time_ms, steady_ms)
-            has_counted |= self._rounds.answered(
-                broker, RoundAnswer(number, control_end), self._learned_ends.get(Partition(BRANCHES_TOPIC, broker), 0)
-            )
+            self._applied[broker] = reply.applied
+            self._clocks.record(broker, reply.time_ms, steady_ms)
+            answer = RoundAnswer(reply.number, reply.control_end)
+            known_end = self._learned_ends.get(Partition(BRANCHES_TOPIC, broker), 0)
+            has_counted |= self._rounds.answered(broker, answer, known_end)
         if has_counted:
             self._notify()
 

@@ -49,6 +49,7 @@ from dafka.broker.replication.membership import Membership
 from dafka.broker.replication.own_control import OwnControl
 from dafka.broker.replication.reassignment import Reassigner
 from dafka.broker.replication.replica_loader import ReplicaLoader
+from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.config import Config
 from dafka.errors import StorageFormatError
 from dafka.records import Partition, RecordBatch
@@ -79,6 +80,7 @@ class Replicator(CommitStage):
         mesh: BrokerMesh,
         node: NodeRole,
         watchers: LogWaiters,
+        identity: StoreIdentity,
         request: Callable[[Command], None],
     ) -> None:
         settings = config.broker
@@ -103,7 +105,8 @@ class Replicator(CommitStage):
         self._recovery = 0
         self._control = OwnControl(tables.logs, storage)
         self.membership = Membership(tables, storage, mesh, node, settings)
-        self.leases = LeaderLeases(tables, storage, self._control, mesh, settings)
+        self.leases = LeaderLeases(tables, storage, identity, self._control, mesh, settings)
+        self._identity = identity
         self.checkpoints = Checkpoints(storage, self.logs)
         self._loader = ReplicaLoader(tables, storage, own, mesh, self.checkpoints, self._indexes, self._take_part)
         self.led_logs = LedLogs(tables, storage, own, watchers, self.membership, self.act)
@@ -247,6 +250,7 @@ class Replicator(CommitStage):
         fetched_at = due
         while True:
             self.membership.send_heartbeat()
+            self._identity.count_writes()
             self.leases.begin_round()
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s

@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from dafka import wire
+from dafka.broker.core.metadata.store_check import StoreClaim, StoreMemory
 from dafka.broker.core.node_machine import (
     BrokerMachine,
     HeartbeatsReceived,
@@ -14,11 +15,20 @@ from dafka.broker.core.node_machine import (
     IndexesAnnounced,
     MessagesReceived,
     RoundsReceived,
+    StoreChecked,
     TopicMissing,
-    answer_round,
-    ask_round,
 )
 from dafka.broker.core.partition_policy import PartitionPolicy
+from dafka.broker.core.rounds import (
+    CheckAnswer,
+    Round,
+    RoundKind,
+    RoundReply,
+    answer_check,
+    answer_round,
+    ask_round,
+    tell_end,
+)
 from dafka.config import Config
 from dafka.protocol.actions import Append, Effect, Publish
 from dafka.protocol.machines.stored_partitions import StoredPartitions
@@ -90,22 +100,25 @@ def test_signs_of_life_are_what_a_broker_sends_by_itself(
 
 
 def test_rounds_are_asked_and_answered(machine: BrokerMachine) -> None:
-    asked, answered = ask_round(OTHER, 7, can_write=True), answer_round(OWN, OTHER, 8, 12, 5, 99)
-    elsewhere, own = answer_round(PRODUCER, OTHER, 9, 1, 1, 1), ask_round(OWN, 3, can_write=True)
+    asked = Round(7, RoundKind.UNWRITABLE, StoreClaim(("a", "b"), 2, 3, 1, 4))
+    reply, check = RoundReply(8, 12, 5, 99, "b"), CheckAnswer("b", StoreMemory("a", 2, "", 3, 4))
+    end = Partition("orders", f"{OWN}/T/0/1024"), 9
+    elsewhere = [answer_round(PRODUCER, OTHER, reply), answer_check(PRODUCER, OTHER, check)]
     malformed = [
-        wire.Ack(f"{OWN}/{ends}", "$rounds", 9, OTHER) for ends in ("1", "1/2", "x/1/1", "1/1/x", "1/2/3/4", "/1/1")
+        *(
+            wire.Ack(f"{OWN}/{fields}", "$rounds", 9, OTHER)
+            for fields in ("1", "x/1/1/b", "1/1/x/b", "1/2/3", "1/2/3/4/5")
+        ),
+        *(wire.Ack(f"$rounds/{fields}", "$rounds", 9, OTHER) for fields in ("", "other/1/1/a", "writable/1/x/1/1/a")),
+        *(wire.Ack(f"{OWN}/{fields}", "$checks", 9, OTHER) for fields in ("b", "b/a//x/1/1", "b/a//1/1/1/1")),
+        wire.Ack(OWN, "$checks/orders", 9, OTHER),
     ]
-    effects = receive(machine, asked, answered, elsewhere, own, *malformed)
-    assert effects == [RoundsReceived({OTHER: (7, True)}, {OTHER: (8, 12, 5, 99)})]
-
-
-def test_a_round_says_whether_a_broker_can_write(machine: BrokerMachine) -> None:
-    said = []
-    for number, can_write in enumerate((True, False, True)):
-        (effect,) = receive(machine, ask_round(OTHER, number, can_write=can_write))
-        assert isinstance(effect, RoundsReceived)
-        said.append(effect.asked[OTHER])
-    assert said == [(0, True), (1, False), (2, True)]
+    messages = [answer_round(OWN, OTHER, reply), tell_end(end[0], OTHER, end[1]), answer_check(OWN, OTHER, check)]
+    effects = receive(machine, ask_round(OTHER, asked), *elsewhere, *malformed, *messages)
+    assert effects == [
+        RoundsReceived([(OTHER, asked)], [(OTHER, reply)]),
+        StoreChecked(frozenset(), [(OTHER, check)], dict([end])),
+    ]
 
 
 def test_messages_and_new_topics_are_effects_of_the_records_that_arrive(machine: BrokerMachine) -> None:

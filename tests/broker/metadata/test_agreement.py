@@ -160,8 +160,9 @@ async def test_brokers_wait_for_as_many_as_the_cluster_begins_with(autojump_cloc
         assert len({each.cluster_id for each in cluster.brokers.values()}) == 1
         assert {each.joining.waits_for for each in cluster.brokers.values()} == {""}
         assert voters(cluster.brokers["B"]) == "ABC"
-        assert cluster.brokers["A"].metadata.record is not None
-        assert cluster.brokers["A"].metadata.record.first_voters == ("A" * 32,), "the smallest one has formed it"
+        record = cluster.brokers["A"].identity.record
+        assert record is not None
+        assert record.first_voters == ("A" * 32,), "the smallest one has formed it"
 
 
 async def test_a_broker_says_that_it_waits_for_the_controller(autojump_clock: MockClock) -> None:

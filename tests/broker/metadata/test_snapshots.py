@@ -158,8 +158,8 @@ async def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(au
         await cluster.brokers["A"].delete_topic("visits")
         await cluster.create("later", "AB")
         await change_often(cluster.brokers["A"])
+        assert await cluster.disks["C"].partitions("visits")
         (behind,) = await cluster.start("C")
-        assert behind.storage.ends("visits")
         await wait_for(lambda: agree(cluster))
         assert sorted(behind.topics) == ["later", "orders"]
         await wait_for(lambda: not behind.storage.ends("visits"))

@@ -17,8 +17,8 @@ REWRITE_RECORDS = 10
 
 
 async def load(storage: MemoryStorage) -> LocalState:
-    state = LocalState(OWN, TOPICS)
-    await state.load(storage)
+    state = LocalState()
+    await state.load(storage, *(Partition(topic, OWN) for topic in TOPICS))
     return state
 
 

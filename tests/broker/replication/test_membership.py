@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, Brokers, decode_broker
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
+from dafka.broker.core.rounds import RoundReply
 from dafka.broker.replication.membership import SETTLE_S, Membership
 from dafka.config.settings import BrokerConfig
 from dafka.errors import ConfigError
@@ -220,10 +221,11 @@ async def test_an_answer_waits_for_control_records_of_its_broker(autojump_clock:
         leases, other = first.leases, "B" * 32
         before = leases._rounds.heard_since(other)
         known = first.storage.durable_end(Partition(BRANCHES_TOPIC, other))
+        start = first.tables.state.brokers[other].start
         leases.begin_round()
-        leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0, 0)})
+        leases.process_rounds({}, [(other, RoundReply(leases._rounds._next - 1, known + 1, 0, 0, start))])
         leases.record_learned(Partition(BRANCHES_TOPIC, other), known)
         assert leases._rounds.heard_since(other) == before
-        leases.process_rounds({}, {other: (leases._rounds._next - 1, known + 1, 0, 0)})
+        leases.process_rounds({}, [(other, RoundReply(leases._rounds._next - 1, known + 1, 0, 0, start))])
         leases.record_learned(Partition(BRANCHES_TOPIC, other), known + 1)
         assert leases._rounds.heard_since(other) > before

@@ -6,11 +6,13 @@ the argument `autojump_clock`; then seconds of the cluster take milliseconds.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, cast
 
 import attrs
@@ -27,7 +29,7 @@ from dafka.broker.node import BrokerNode
 from dafka.broker.startup import run_broker
 from dafka.config import Config
 from dafka.endpoints import ConnectionChange, PeerEndpoint
-from dafka.errors import StorageError
+from dafka.errors import OutdatedStoreError, StorageError
 from dafka.exceptions import unwrap_group
 from dafka.protocol import Node, PeerJoined, PeerLeft
 from dafka.protocol.presence.beacons import Settled
@@ -63,6 +65,10 @@ class Disk(MemoryStorage):
         self.append_s = LATENCY_S
         self.were_read: set[Partition] = set()
 
+    def copy(self) -> Disk:
+        """Return a copy, as it is now."""
+        return copy.deepcopy(self)
+
     async def read(self, partition: Partition, *arguments: Any, **options: Any) -> Any:
         """See `Storage.read`. It notes the partition."""
         await trio.sleep(LATENCY_S)
@@ -84,9 +90,10 @@ class Disk(MemoryStorage):
 class VirtualSockets:
     """The sockets of one broker; implements what a store uses of `NodeSockets`."""
 
-    def __init__(self, cluster: VirtualCluster, address: str) -> None:
+    def __init__(self, cluster: VirtualCluster, name: str, address: str) -> None:
+        self.name = name
         self.address = address
-        self.endpoint = f"tcp://{address}:1"
+        self.endpoint = f"tcp://{name}:1"
         self.events = EventFeed(logging.getLogger("dafka.store"), address)
         self.prefixes: Counter[bytes] = Counter()
         self.peers: set[str] = set()
@@ -103,7 +110,7 @@ class VirtualSockets:
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         self.sent.update(map(type, messages))
         for other in list(self._cluster.sockets.values()):
-            if self.address in other.peers and (self.address, other.address) not in self._cluster.down:
+            if self.name in other.peers and (self.name, other.name) not in self._cluster.down:
                 other.arrive([each for each in messages if other.wants(each)])
 
     def wants(self, message: wire.BatchedMessage) -> bool:
@@ -150,7 +157,7 @@ class VirtualSockets:
             change = ConnectionChange(PeerEndpoint(other.endpoint), is_made=is_made)
             self.node.connections_changed([change], trio.current_time())
         for each in self.prefixes:
-            self._show_subscription(other.address, b"\1" + each)
+            self._show_subscription(other.name, b"\1" + each)
 
     def disconnect(self, endpoint: PeerEndpoint) -> None:
         self.peers.discard(endpoint.endpoint.split("/")[2].partition(":")[0])
@@ -236,17 +243,17 @@ class VirtualCluster:
         *,
         task_status: trio.TaskStatus[BrokerNode] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run a broker until it is stopped."""
+        """Run a broker until it is stopped. It starts again if its store was an older copy or a clone."""
         _RUNNING.set(name)
         disk = self.disks.setdefault(name, Disk(name))
         store = {key.removeprefix("store_"): settings[key] for key in settings if key.startswith("store_")}
         broker = {key: each for key, each in settings.items() if not key.startswith("store_")}
         config = Config().with_store(storage="memory:", **store).with_broker(**broker)
-        sockets = VirtualSockets(self, disk.identity)
         ended = trio.Event()
 
         @asynccontextmanager
-        async def connect() -> AsyncIterator[NodeSockets]:
+        async def connect(address: str) -> AsyncIterator[NodeSockets]:
+            sockets = VirtualSockets(self, name, address)
             try:
                 yield cast("NodeSockets", sockets)
             finally:
@@ -254,8 +261,19 @@ class VirtualCluster:
 
         with trio.CancelScope() as scope, unwrap_group():
             self.scopes[name] = scope, ended
-            await run_broker(config, disk, connect, task_status=task_status)
+            started = task_status.started
+            while True:
+                try:
+                    await self._run_once(config, disk, connect, started)
+                    break
+                except OutdatedStoreError:
+                    started = partial(self.brokers.__setitem__, name)
         ended.set()
+
+    async def _run_once(self, config: Config, disk: Disk, connect: Any, started: Callable[[BrokerNode], None]) -> None:
+        with unwrap_group():
+            async with trio.open_nursery() as nursery:
+                started(await nursery.start(run_broker, config, disk, connect))
 
     async def stop(self, *names: str) -> None:
         """Stop brokers."""
@@ -268,14 +286,14 @@ class VirtualCluster:
     def join(self, sockets: VirtualSockets) -> None:
         """Make a node and the others discover each other."""
         now, others = trio.current_time(), list(self.sockets.values())
-        self.sockets[sockets.address] = sockets
+        self.sockets[sockets.name] = sockets
         for one, other in [(sockets, each) for each in others] + [(each, sockets) for each in others]:
             assert one.node is not None
             one.node.discovered(PeerJoined(other.address, PeerEndpoint(other.endpoint)), now)
 
     def leave(self, sockets: VirtualSockets) -> None:
         """Make the others lose a node."""
-        if self.sockets.pop(sockets.address, None) is None:
+        if self.sockets.pop(sockets.name, None) is None:
             return
         for other in self.sockets.values():
             assert other.node is not None
@@ -286,7 +304,7 @@ class VirtualCluster:
         """Cut the links between two groups of brokers."""
         for a in one:
             for b in other:
-                self.down |= {(a * 32, b * 32)} if is_one_way else {(a * 32, b * 32), (b * 32, a * 32)}
+                self.down |= {(a, b)} if is_one_way else {(a, b), (b, a)}
 
     def heal(self) -> None:
         """Make all links again."""

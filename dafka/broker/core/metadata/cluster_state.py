@@ -86,11 +86,13 @@ class RegisteredBroker:
         store_id: The id of its store, which is its address.
         number: Its number, the broker id of Kafka.
         is_draining: Whether its logs move to other brokers before it is removed.
+        start: The number of its last start.
     """
 
     store_id: str
     number: int
     is_draining: bool = False
+    start: str = ""
 
 
 @attrs.frozen
@@ -237,20 +239,29 @@ class ClusterState:
             return Outcome(ErrorCode.INVALID_REGISTRATION, "the cluster has forgotten this store")
         known = self.brokers.get(command.store_id)
         if known is not None:
-            if command.number in {-1, known.number}:
-                return DONE
-            return Outcome(ErrorCode.INVALID_REGISTRATION, f"its number in the cluster is {known.number}")
+            return self._register_start(known, command)
         if not 0 <= command.number < BROKERS_MAX:
             return Outcome(
                 ErrorCode.INVALID_REGISTRATION, f"a number is from 0 to {BROKERS_MAX - 1}, not {command.number}"
             )
         taken = self.find_number(command.number)
-        if taken is not None:
+        if taken is not None and taken.store_id != command.replaces:
             return Outcome(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"the broker {taken.store_id} has the number {command.number}",
             )
-        self._put_broker(RegisteredBroker(command.store_id, command.number))
+        self._forget(ForgetBroker(command.replaces))
+        self._put_broker(RegisteredBroker(command.store_id, command.number, start=_start_of(command)))
+        return DONE
+
+    def _register_start(self, known: RegisteredBroker, command: RegisterBroker) -> Outcome:
+        if command.number not in {-1, known.number}:
+            return Outcome(ErrorCode.INVALID_REGISTRATION, f"its number in the cluster is {known.number}")
+        if known.start not in {"", *command.starts}:
+            return Outcome(
+                ErrorCode.STALE_BROKER_EPOCH, "the storage is an older copy or a clone: its last start is not in it"
+            )
+        self._put_broker(attrs.evolve(known, start=_start_of(command)))
         return DONE
 
     def _drain(self, command: DrainBroker) -> Outcome:
@@ -476,3 +487,7 @@ class ClusterState:
             self._names[deletion.topic.topic_id] = deletion.topic.name
         for deletion in decode_records(records.items(), DELETED, Deletion):
             self._record_deletion(deletion)
+
+
+def _start_of(command: RegisterBroker) -> str:
+    return command.starts[-1] if command.starts else ""

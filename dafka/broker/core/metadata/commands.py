@@ -31,14 +31,23 @@ class OpenCluster:
 
 @attrs.frozen
 class RegisterBroker:
-    """A store belongs to the cluster, and its broker has a number.
+    """A store belongs to the cluster, and its broker has a number. Each start of the broker registers it again.
 
-    The requested number is -1 if the broker takes any that is free. The controller replaces it.
+    The requested number is -1 if the broker takes any that is free. The controller replaces it. It also decides whether
+    the store takes the place of another one.
+
+    Attributes:
+        store_id: The id of the store.
+        number: The number of the broker.
+        starts: The latest start numbers that the store has written. The last accepted one must be among them.
+        replaces: The id that the store had before, and has given up; empty if there is none.
     """
 
     KIND: ClassVar[str] = "register-broker"
     store_id: str
     number: int = -1
+    starts: tuple[str, ...] = ()
+    replaces: str = ""
 
 
 @attrs.frozen

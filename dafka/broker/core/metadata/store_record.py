@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import attrs
 
@@ -15,6 +17,16 @@ CLUSTER_TOPIC = "$cluster"
 STORE_KEY = b"store"
 """The key of the record."""
 
+COUNTERS_KEY = b"counters"
+"""The key of the counters that stores have sent; see `KnownStores`."""
+
+
+class SentCounter(NamedTuple):
+    """The counter of a store's writes, and the number of the start that has sent it."""
+
+    start: str
+    counter: int
+
 
 @attrs.frozen
 class StoreRecord:
@@ -25,12 +37,18 @@ class StoreRecord:
         first_voters: The first voters of the log of metadata.
         applied: The offset in the log of metadata before which all commands are applied to the stored state.
         recovery: How often the cluster had been recovered when they were applied; see `recovery_of`.
+        starts: The numbers of the latest starts; see `StoreCheck`.
+        store_id: The id of the store, if it is not that of the storage: the store has given up its first one.
+        replaces: The id that the store had before.
     """
 
     cluster_id: str
     first_voters: tuple[str, ...]
     applied: int = 0
     recovery: int = 0
+    starts: tuple[str, ...] = ()
+    store_id: str = ""
+    replaces: str = ""
 
 
 def encode_store_record(record: StoreRecord) -> bytes:
@@ -42,4 +60,16 @@ def decode_store_record(value: bytes) -> StoreRecord:
     """Return the record of a store. Raise `StorageFormatError` if it is malformed."""
     with format_errors("the record of the store's cluster"):
         found: StoreRecord = convert(StoreRecord, json.loads(value))
+        return found
+
+
+def encode_counters(counters: Mapping[str, SentCounter]) -> bytes:
+    """Return the value of the counters of stores."""
+    return encode_json(counters)
+
+
+def decode_counters(value: bytes) -> dict[str, SentCounter]:
+    """Return the counters of stores. Raise `StorageFormatError` if they are malformed."""
+    with format_errors("the counters of stores"):
+        found: dict[str, SentCounter] = convert(Mapping[str, SentCounter], json.loads(value))
         return found

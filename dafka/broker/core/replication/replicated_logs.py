@@ -139,6 +139,11 @@ class ReplicatedLogs:
         actions = self._actions(log, found)
         return [*actions, *self.fetch_missing([log])] if isinstance(record, EpochStart) else actions
 
+    def known_epoch(self, name: str) -> int:
+        """Return the latest leader epoch of a log that a control record starts; -1 if there is none."""
+        starts = (each for _, each in self._control.get(name, ()) if isinstance(each, EpochStart))
+        return max((each.leader_epoch.epoch for each in starts), default=-1)
+
     def has_control(self, name: str) -> bool:
         """Return whether there are control records of a log."""
         return name in self._control

@@ -15,6 +15,8 @@ from typing import Any
 
 import attrs
 
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.cluster_state import DONE, ClusterState, Outcome
 from dafka.broker.core.metadata.commands import (
     AddLogs,
@@ -28,6 +30,7 @@ from dafka.broker.core.metadata.commands import (
 )
 from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
+from dafka.broker.core.metadata.store_check import complete_registration
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import VOTERS
 from dafka.broker.core.partition_address import name_log
@@ -35,7 +38,8 @@ from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.replication.records import EPOCH_STEP, LeaderAndEpoch, next_epoch
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.broker.metadata.controller import MISSED_EPOCHS
-from tests.broker.core.replication.brokers import FULL_BYTES, LEASE_S, Broker, KeptLog
+from tests.broker.core.metadata.checked_broker import CheckedBroker
+from tests.broker.core.replication.brokers import ALIVE_S, FULL_BYTES, LEASE_S, Broker, KeptLog
 from tests.broker.core.replication.history import History
 from tests.broker.core.replication.read_log import Indexed
 from tests.broker.core.replication.script import BrokerScript, NoChance
@@ -159,23 +163,18 @@ class MetadataLog(NotedLog):
         return self.can_append and self.broker.state.applied >= self.ready_from
 
 
-class TopicBroker(Broker):
+class TopicBroker(CheckedBroker):
     """A broker of a cluster, whose disk also has the state of the cluster as it has last applied it."""
 
     world: Topics
 
     def __init__(self, name: str, number: int, world: Topics, link: str = "") -> None:
-        super().__init__(name, number, world)
-        self._link = link or name
+        super().__init__(name, number, world, link or name)
         self.has_joined = False
         self.stored: dict[bytes, bytes] = {}
         self.applied = FIRST_OFFSET
         self.state = ClusterState()
         self.in_use: dict[str, Topic] = {}
-
-    @property
-    def link(self) -> str:
-        return self._link
 
     def describe(self) -> Any:
         return attrs.evolve(super().describe(), rack="")
@@ -186,6 +185,11 @@ class TopicBroker(Broker):
         return found if isinstance(found, MetadataLog) else None
 
     # As a store of a cluster starts
+
+    def load(self) -> None:
+        self.brokers = Brokers(self.describe(), ALIVE_S)
+        self.known_logs()
+        self.in_use = {}
 
     def known_logs(self) -> Iterable[str]:
         self.state, self.logs = ClusterState(), {}
@@ -216,7 +220,10 @@ class TopicBroker(Broker):
         if not self.has_joined and other.has_joined:
             self.found(self.world.members)
             self.keep(METADATA)
-            self.request(RegisterBroker(self.name, self.number))
+            if self.checks_store:
+                self.register()
+            else:
+                self.request(RegisterBroker(self.name, self.number))
 
     def keep(self, log: str) -> None:
         kept = self.logs[log] = keep_log(log, self)
@@ -253,12 +260,27 @@ class TopicBroker(Broker):
         if self.clock > deadline:
             self.world.said.append(f"{self.link} has no controller for {order.command.KIND}")
             return
+        self._send(order)
+        self.world.later(ASK_AGAIN_S, partial(self._ask, order, deadline, generation))
+
+    def _send(self, order: Order) -> None:
         leader = "" if self.metadata is None else self.metadata.replica.leader
         if self.metadata is not None and self.metadata.led is not None:
             self.submit(order)
-        elif isinstance(found := self.world.brokers.get(leader), TopicBroker):
-            self.world.send(self, found, partial(found.submit, order))
-        self.world.later(ASK_AGAIN_S, partial(self._ask, order, deadline, generation))
+        for found in self.world.running:
+            if found is not self and found.name == leader:
+                self.world.send(self, found, partial(found.submit, order))
+
+    def register(self) -> None:
+        self._register(self.generation)
+
+    def _register(self, generation: int) -> None:
+        registered = self.state.brokers.get(self.name)
+        if generation != self.generation or (registered is not None and registered.start == self.starts[-1]):
+            return
+        if self.has_joined:
+            self._send(Order(RegisterBroker(self.name, -1, self.starts, self.replaces), f"start-{self.starts[-1]}"))
+        self.world.later(ASK_AGAIN_S, partial(self._register, generation))
 
     def submit(self, order: Order) -> None:
         """Make a change, if this broker is the controller."""
@@ -270,6 +292,8 @@ class TopicBroker(Broker):
 
     def _complete(self, command: Command) -> Command:
         state = self.state
+        if isinstance(command, RegisterBroker):
+            return complete_registration(command, state, lambda each: self.brokers.is_heard(each, self.clock))
         if isinstance(command, CreateTopic):
             last = state.last_epochs.get(command.topic.name)
             first_epoch = 0 if last is None else next_epoch(last + MISSED_EPOCHS * EPOCH_STEP, 0)
@@ -313,10 +337,20 @@ class TopicBroker(Broker):
             outcome = self.state.apply(order)
             self.world.outcomes.setdefault(self.link, {})[order.request_id] = outcome
             self.state.applied = Offset(self.state.applied + 1)
+            if isinstance(order.command, RegisterBroker) and order.command.store_id == self.name:
+                self._learn_registration(order.command, outcome)
             if isinstance(order.command, DeleteTopic) and outcome == DONE and kept.is_controller:
                 self.submit(Order(CloseTopic(order.command.topic_id, {}), f"close-{order.request_id}"))
         self.store()
         self._settle()
+
+    def _learn_registration(self, command: RegisterBroker, outcome: Outcome) -> None:
+        if outcome.error is ErrorCode.STALE_BROKER_EPOCH and command.starts == self.starts:
+            self.world.later(0, partial(self.give_up, keep_log))
+        elif outcome == DONE:
+            self.number = command.number
+            for kept in self.logs.values():
+                kept.replica.elections.renumber(self.number)
 
     def _settle(self) -> None:
         for name in self.state.take_changed():
@@ -346,11 +380,13 @@ class TopicBroker(Broker):
     # The disk
 
     def save(self) -> tuple[Any, ...]:
-        return copy.deepcopy((self.control, self.branches, self.stored, self.applied, self.has_joined))
+        store = self.starts, self.counters, self.counter, self.written
+        return copy.deepcopy((self.control, self.branches, self.stored, self.applied, self.has_joined, store))
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         found = copy.deepcopy(saved)
-        self.control, self.branches, self.stored, self.applied, self.has_joined = found
+        self.control, self.branches, self.stored, self.applied, self.has_joined, store = found
+        self.starts, self.counters, self.counter, self.written = store
 
 
 def keep_log(name: str, broker: Broker) -> KeptLog:

@@ -192,6 +192,7 @@ class SimulatedBroker(TopicBroker):
     """A broker of a simulated cluster, whose controller also chooses voters."""
 
     world: SimulatedCluster
+    checks_store = False
 
     def start(self, kept_log: Callable[..., KeptLog] = keep_log) -> None:
         if self.name in self.world.lost:

@@ -1,0 +1,229 @@
+"""Finds stores that have forgotten what they had written: disks that were cut short, restored from a backup, or cloned.
+
+Such a store must not vote or acknowledge under its id, because others rely on what it has forgotten. So a broker that
+starts asks all living brokers first. They remember of each store which start the cluster has accepted, which start they
+hear, how far the store has counted its writes, and how many control records it has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from enum import StrEnum
+
+import attrs
+
+from dafka.broker.core.metadata.cluster_state import ClusterState
+from dafka.broker.core.metadata.commands import RegisterBroker
+from dafka.broker.core.metadata.store_record import SentCounter
+
+STARTS_MAX = 16
+"""The number of start numbers that a store keeps. A message between brokers has space for them."""
+
+SETTLE_S = 2.0
+"""How long a broker that starts waits for all other brokers of its cluster to check its store, in seconds."""
+
+ANSWER_S = 5.0
+"""How long it waits for those that it hears, in seconds."""
+
+SIGHTINGS_MIN = 5
+"""The least number of signs that show that a former start still runs."""
+
+
+class StoreProblem(StrEnum):
+    """How it shows that a store has forgotten something."""
+
+    START = "the cluster has accepted a later start of it"
+    TWIN = "another broker runs with the same store id"
+    COUNTER = "another broker knows of later writes to it"
+    CONTROL = "another broker has later control records of it"
+    RECORDS = "another broker has later records of a log that it leads"
+
+
+@attrs.frozen
+class StoreClaim:
+    """What a broker tells of its own store.
+
+    Attributes:
+        starts: The latest start numbers that the store has written. The last one is that of the present start.
+        applied: The offset up to which the broker has applied the log of metadata.
+        counter: How far the store has counted its writes.
+        counter_at_start: How far it had counted them before the present start.
+        control_end: The sequence after its last control record.
+    """
+
+    starts: tuple[str, ...]
+    applied: int = 0
+    counter: int = 0
+    counter_at_start: int = 0
+    control_end: int = 0
+
+    @property
+    def start(self) -> str:
+        """The number of the present start."""
+        return self.starts[-1]
+
+
+def add_start(starts: tuple[str, ...], start: str, accepted: str) -> tuple[str, ...]:
+    """Return start numbers and a new one. The accepted one stays, as the cluster asks for it."""
+    kept = (*starts, start)[-STARTS_MAX:]
+    return kept if accepted in {"", *kept} else (accepted, *kept[1:])
+
+
+@attrs.frozen
+class StoreMemory:
+    """What a broker remembers of the store of another one.
+
+    Attributes:
+        accepted: The number of the last start that the cluster has accepted; empty if there is none.
+        applied: The offset up to which the broker that remembers it has applied the log of metadata.
+        running: The number of another start that was heard a moment ago; empty if there is none.
+        counter: The highest counter that former starts have sent.
+        control_end: The sequence after its last known control record.
+    """
+
+    accepted: str = ""
+    applied: int = 0
+    running: str = ""
+    counter: int = 0
+    control_end: int = 0
+
+
+def find_problem(claim: StoreClaim, memory: StoreMemory) -> StoreProblem | None:
+    """Return how what a broker remembers shows that a store has forgotten something; None if it does not."""
+    is_later = memory.applied > claim.applied  # otherwise the store knows of later accepted starts itself
+    if is_later and memory.accepted not in {"", *claim.starts}:
+        return StoreProblem.START
+    if memory.running not in {"", *claim.starts} and memory.accepted != claim.start:
+        return StoreProblem.TWIN
+    if claim.counter_at_start < memory.counter:
+        return StoreProblem.COUNTER
+    return StoreProblem.CONTROL if claim.control_end < memory.control_end else None
+
+
+@attrs.frozen
+class _HeardStart:
+    claim: StoreClaim
+    heard_at: float
+
+
+class KnownStores:
+    """What a broker remembers of the stores of other brokers.
+
+    `state` has the accepted starts. `counters` are the latest counters that stores have sent; the broker must store
+    them. A start counts as running until nothing was heard of it for `timeout_s` seconds.
+    """
+
+    def __init__(self, state: ClusterState, timeout_s: float) -> None:
+        self.counters: dict[str, SentCounter] = {}
+        self._state = state
+        self._timeout_s = timeout_s
+        self._heard: dict[str, dict[str, _HeardStart]] = {}
+
+    def recall(self, store_id: str, claim: StoreClaim, control_end: int, now: float) -> StoreMemory:
+        """Return what this broker remembers of a store, whose control records it knows before `control_end`."""
+        registered = self._state.brokers.get(store_id)
+        accepted = "" if registered is None else registered.start
+        running = sorted(self._running(store_id, now).keys() - {claim.start}, key=claim.starts.__contains__)
+        start, counter = self.counters.get(store_id, ("", 0))
+        counter = 0 if start == claim.start else counter
+        return StoreMemory(accepted, self._state.applied, next(iter(running), ""), counter, control_end)
+
+    def record(self, store_id: str, claim: StoreClaim, now: float) -> None:
+        """Record what a broker tells of its store, if it has forgotten nothing."""
+        self._heard[store_id] = {**self._running(store_id, now), claim.start: _HeardStart(claim, now)}
+        if store_id in self._state.brokers:
+            self.counters[store_id] = SentCounter(claim.start, claim.counter)
+
+    def is_trusted(self, store_id: str, start: str) -> bool:
+        """Return whether a start of a store was heard, and the cluster has accepted no other one since."""
+        found, registered = self._heard.get(store_id, {}).get(start), self._state.brokers.get(store_id)
+        if found is None or registered is None:
+            return found is not None
+        return found.claim.applied >= self._state.applied or registered.start in {"", *found.claim.starts}
+
+    def _running(self, store_id: str, now: float) -> dict[str, _HeardStart]:
+        heard = self._heard.get(store_id, {})
+        return {start: each for start, each in heard.items() if now - each.heard_at < self._timeout_s}
+
+
+@attrs.define
+class _Sightings:
+    """The signs of a former start that one broker has sent."""
+
+    first: float
+    latest: float = 0.0
+    count: int = 0
+
+
+class StoreCheck:
+    """The check of a broker's own store by others, which it asks again and again.
+
+    A former start of the store counts as running until nothing was heard of it for `timeout_s` seconds.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.problem: StoreProblem | None = None
+        self._timeout_s = timeout_s
+        self._answered: set[str] = set()
+        self._sightings: dict[str, _Sightings] = {}
+
+    def answered(self, broker: str, claim: StoreClaim, memory: StoreMemory, now: float) -> None:
+        """Process an answer. It does not count while a former start is heard, which may have ended a moment ago."""
+        self.problem = self.problem or find_problem(claim, memory)
+        if memory.running == "" or memory.accepted == claim.start:
+            self._answered.add(broker)
+            self._sightings.pop(broker, None)
+        else:
+            self._sight_former(broker, now)
+
+    def overheard(self, broker: str, now: float) -> None:
+        """Process that another broker answers a round that this start has not asked.
+
+        A tower introduces only one of two brokers with one id. The other one hears the brokers of the cluster, but they
+        do not hear it.
+        """
+        self._sight_former(broker, now)
+
+    def _sight_former(self, broker: str, now: float) -> None:
+        """Process a sign of a former start. It still runs if the signs go on for long.
+
+        A broker that was stopped sends signs of a start that has ended, but all at once.
+        """
+        seen = self._sightings.get(broker)
+        if seen is None or now - seen.latest > self._timeout_s:
+            seen = self._sightings[broker] = _Sightings(now)
+        seen.latest, seen.count = now, seen.count + 1
+        if seen.count >= SIGHTINGS_MIN and now - seen.first >= 2 * self._timeout_s:
+            self.problem = self.problem or StoreProblem.TWIN
+
+    def unchecked_by(self, others: Collection[str]) -> frozenset[str]:
+        """Return the brokers that have not answered."""
+        return frozenset(others) - self._answered
+
+    def is_passed(self, others: Collection[str], heard: Collection[str], waited_s: float) -> bool:
+        """Return whether enough of the other brokers have answered, which were asked some seconds ago.
+
+        At first, these are all, after `SETTLE_S` those that are heard, and after `ANSWER_S` or three times the timeout
+        none: they do not hear this broker.
+        """
+        missing = self.unchecked_by(others)
+        return waited_s >= max(ANSWER_S, 3 * self._timeout_s) or not (
+            missing if waited_s < SETTLE_S else missing.intersection(heard)
+        )
+
+
+def complete_registration(
+    command: RegisterBroker, state: ClusterState, is_heard: Callable[[str], bool]
+) -> RegisterBroker:
+    """Return a registration with a number, as the controller completes it.
+
+    A store that has given up its former id takes the place of that id. But if another broker is heard with it, the
+    store is a clone of that broker's, and takes a number that is free.
+    """
+    known, former = state.brokers.get(command.store_id), state.brokers.get(command.replaces)
+    if known is not None or (former is not None and is_heard(former.store_id)):
+        former = None
+    number = command.number if known is None else known.number
+    if number < 0:
+        number = state.free_number() if former is None else former.number
+    return attrs.evolve(command, number=number, replaces="" if former is None else former.store_id)

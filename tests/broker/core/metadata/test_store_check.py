@@ -1,0 +1,202 @@
+"""The check of stores: one that has forgotten anything is found, and one that has not never is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from dafka.broker.core.metadata.cluster_state import DONE, ClusterState
+from dafka.broker.core.metadata.commands import Order, RegisterBroker
+from dafka.broker.core.metadata.store_check import (
+    ANSWER_S,
+    SETTLE_S,
+    STARTS_MAX,
+    KnownStores,
+    StoreCheck,
+    StoreClaim,
+    StoreMemory,
+    StoreProblem,
+    add_start,
+    complete_registration,
+    find_problem,
+)
+from dafka.broker.core.positions import Offset
+
+STORE, OTHER = "s" * 32, "t" * 32
+TIMEOUT_S = 1.0
+
+
+@attrs.define
+class Cluster:
+    """What the other brokers know and, as the model, one store that may be copied."""
+
+    state: ClusterState = attrs.field(factory=ClusterState)
+    now: float = 0.0
+    claim: StoreClaim = attrs.field(factory=lambda: StoreClaim(("s0",)))
+    applied: str = ""  # the accepted start, as far as the store knows
+    known: KnownStores = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.known = KnownStores(self.state, TIMEOUT_S)
+
+    def start(self, number: int) -> None:
+        starts = add_start(self.claim.starts, f"s{number}", self.applied)
+        self.claim = attrs.evolve(self.claim, starts=starts, counter_at_start=self.claim.counter)
+
+    @property
+    def accepted(self) -> str:
+        registered = self.state.brokers.get(STORE)
+        return "" if registered is None else registered.start
+
+    def register(self) -> bool:
+        outcome = self.state.apply(Order(RegisterBroker(STORE, 0, self.claim.starts)))
+        self.state.applied = Offset(self.state.applied + 1)
+        return outcome == DONE
+
+    def hear(self) -> StoreProblem | None:
+        memory = self.known.recall(STORE, self.claim, self.claim.control_end, self.now)
+        problem = find_problem(self.claim, memory)
+        if problem is None:
+            self.known.record(STORE, self.claim, self.now)
+        return problem
+
+
+def live(cluster: Cluster, draw: random.Random, steps: int) -> None:
+    """Let a store start, write, register and be heard, never two starts at a time."""
+    for number in range(1, steps):
+        match draw.choice(["start", "write", "register", "hear", "apply"]):
+            case "start":
+                cluster.now += 2 * TIMEOUT_S
+                cluster.start(number)
+            case "write":
+                claim = cluster.claim
+                cluster.claim = attrs.evolve(
+                    claim, counter=claim.counter + 1, control_end=claim.control_end + draw.randint(0, 1)
+                )
+            case "register":
+                assert cluster.register()
+            case "hear":
+                assert cluster.hear() is None
+            case "apply":
+                cluster.claim = attrs.evolve(cluster.claim, applied=cluster.state.applied)
+                cluster.applied = cluster.accepted
+
+
+def test_a_store_that_has_forgotten_nothing_is_never_suspected() -> None:
+    for seed in range(300):
+        live(Cluster(), random.Random(seed), 60)
+
+
+def test_a_store_is_found_that_lacks_an_accepted_start_or_a_counter_that_it_has_sent() -> None:
+    found = 0
+    for seed in range(300):
+        draw, cluster = random.Random(seed), Cluster()
+        live(cluster, draw, 20)
+        cluster.register()
+        former, applied = cluster.claim, cluster.applied
+        live(cluster, draw, 20)
+        later = cluster.known.counters.get(STORE)
+        has_counted = later is not None and later.counter > former.counter
+        has_registered = cluster.accepted not in former.starts
+        cluster.now += 2 * TIMEOUT_S
+        cluster.claim, cluster.applied = former, applied
+        cluster.start(100)
+        problem = cluster.hear()
+        if has_registered:
+            assert problem is StoreProblem.START
+            assert not cluster.register()
+        elif has_counted:
+            assert problem is StoreProblem.COUNTER
+        else:
+            assert problem is None
+        found += problem is not None
+    assert 50 < found < 300
+
+
+def test_of_two_copies_that_run_the_one_that_the_cluster_has_accepted_is_right() -> None:
+    cluster = Cluster()
+    first, second = (StoreClaim(("s0", each)) for each in ("s1", "s2"))
+    cluster.claim = first
+    assert cluster.hear() is None
+    cluster.claim = second
+    assert cluster.hear() is StoreProblem.TWIN
+    cluster.known.record(STORE, second, cluster.now)
+    cluster.claim = first
+    assert cluster.hear() is StoreProblem.TWIN
+    assert cluster.register()
+    assert cluster.hear() is None
+    cluster.claim = second
+    assert cluster.hear() is StoreProblem.START
+
+
+def test_a_start_that_others_do_not_know_yet_is_no_problem() -> None:
+    claim = StoreClaim(("s7", "s8"), applied=9)
+    assert find_problem(claim, StoreMemory(accepted="s1", applied=9)) is None
+    assert find_problem(claim, StoreMemory(accepted="s9", applied=10)) is StoreProblem.START
+
+
+def test_the_accepted_start_is_kept_among_many_others() -> None:
+    starts: tuple[str, ...] = ("accepted",)
+    for number in range(3 * STARTS_MAX):
+        starts = add_start(starts, str(number), "accepted")
+        assert len(starts) <= STARTS_MAX
+        assert starts[-1] == str(number)
+        assert "accepted" in starts
+
+
+@pytest.mark.parametrize(
+    ("heard", "answered", "passes_after_s"),
+    [
+        ("", "", SETTLE_S),
+        ("ab", "ab", 0.0),
+        ("ab", "a", ANSWER_S),
+        ("a", "a", SETTLE_S),
+    ],
+)
+def test_the_check_waits_for_all_then_for_those_that_are_heard(
+    heard: str, answered: str, passes_after_s: float
+) -> None:
+    check, claim = StoreCheck(TIMEOUT_S), StoreClaim(("s",))
+    for each in answered:
+        check.answered(each, claim, StoreMemory(), 0.0)
+    passed = [each for each in (0.0, SETTLE_S, ANSWER_S) if check.is_passed("ab", heard, each)]
+    assert passed[0] == passes_after_s
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda check, now: check.answered("a", StoreClaim(("s0", "s1")), StoreMemory(running="s0"), now),
+        lambda check, now: check.overheard("a", now),
+    ],
+)
+def test_a_former_start_may_have_ended_a_moment_ago_and_later_it_is_a_twin(
+    report: Callable[[StoreCheck, float], None],
+) -> None:
+    check = StoreCheck(TIMEOUT_S)
+    for at in (*(0.5 for _ in range(50)), 1.0, 1.5, 3.0, 3.0, 3.0, 5.5):
+        report(check, at)
+        assert check.problem is None
+    assert not check.is_passed("a", "a", 0.5)
+    for at in range(10):
+        report(check, 6.0 + 0.25 * at)
+    assert check.problem is StoreProblem.TWIN
+
+
+def test_a_store_takes_the_place_of_its_former_id_unless_that_one_runs() -> None:
+    state = ClusterState()
+    state.apply(Order(RegisterBroker(STORE, 3, ("s0",))))
+    asked = RegisterBroker(OTHER, -1, ("t0",), STORE)
+    beside = complete_registration(asked, state, lambda _: True)
+    assert (beside.number, beside.replaces) == (0, "")
+    instead = complete_registration(asked, state, lambda _: False)
+    assert (instead.number, instead.replaces) == (3, STORE)
+    assert state.apply(Order(instead)) == DONE
+    assert state.forgotten_ids == {STORE}
+    assert [(each.store_id, each.number) for each in state.brokers.values()] == [(OTHER, 3)]
+    again = complete_registration(asked, state, lambda _: False)
+    assert (again.number, again.replaces) == (3, "")
+    assert state.apply(Order(again)) == DONE

@@ -1,0 +1,127 @@
+"""Stores that have forgotten what they had written: their brokers go on under another id, and nothing is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.metadata import controller as controllers
+from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
+
+SETTINGS: dict[str, Any] = {"replicas": 3, "replace_replicas_after_ms": 10_000}
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "VOTER_AFTER_S", 3.0)
+
+
+def address(cluster: VirtualCluster, name: str) -> str:
+    return cluster.brokers[name].address
+
+
+async def check_all_have(cluster: VirtualCluster, *values: bytes) -> None:
+    """Check that three brokers become replicas, and that each of them stores these records, and no others."""
+    await wait_for(lambda: len(cluster.in_sync()) == 3)
+    leader = cluster.leader()
+    await wait_for(lambda: cluster.log(leader).high_watermark == len(values))
+    assert await cluster.read(leader) == list(values)
+    replicas = cluster.log(leader).leadership.replicas
+    for name in [name for name, each in cluster.brokers.items() if each.address in replicas]:
+        partitions = cluster.brokers[name].storage.ends("orders")
+        assert sorted([each for partition in partitions for each in await cluster.stored(name, partition)]) == [*values]
+
+
+@pytest.mark.parametrize("loses", ["the last moment", "a day", "a day with a restart"])
+@pytest.mark.parametrize("is_leader", [True, False])
+async def test_a_store_that_has_forgotten_records_does_not_vote_for_a_leader_without_them(
+    autojump_clock: MockClock, loses: str, *, is_leader: bool
+) -> None:
+    """All brokers are killed, and one of three comes back with an older disk while another one stays away."""
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        leader = cluster.leader()
+        followers = sorted({*"ABC"} - {leader})
+        name, other = (leader, followers[0]) if is_leader else (followers[0], followers[1])
+        if loses == "the last moment" and not is_leader:
+            pytest.skip("others cannot know what a follower has stored in the last moment")
+        away = next(each for each in "ABC" if each not in {name, other})
+        await cluster.append(leader, b"a")
+        former = cluster.brokers[name].brokers.own
+        disk = cluster.disks[name].copy()
+        if loses == "a day with a restart":
+            await cluster.stop(name)
+            await cluster.start(name, **SETTINGS)
+            leader = await cluster.wait_leader("ABC")
+        await cluster.append(leader, b"b")
+        if loses != "the last moment":
+            await trio.sleep(2)
+        await cluster.stop(*"ABC")
+        cluster.disks[name] = disk
+        await cluster.start(name, other, are_cut=True, **SETTINGS)
+        await wait_for(lambda: address(cluster, name) != former.address)
+        await trio.sleep(10)
+        assert cluster.leader() == "", "the brokers that have the records are no majority"
+        await cluster.start(away, **SETTINGS)
+        assert cluster.brokers[name].brokers.own.number == former.number
+        await check_all_have(cluster, b"a", b"b")
+        assert await cluster.append(cluster.leader(), b"c") == 2
+        await check_all_have(cluster, b"a", b"b", b"c")
+
+
+async def test_of_two_copies_of_a_store_the_second_one_to_start_becomes_another(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        cluster.disks["D"] = cluster.disks["C"].copy()
+        await cluster.start("D", **SETTINGS)
+        assert address(cluster, "C") == "C" * 32 != address(cluster, "D")
+        numbers = {each.brokers.own.number for each in cluster.brokers.values()}
+        assert numbers == {0, 1, 2, 3}
+        assert cluster.in_sync() == cluster.replicas() == "ABC"
+        await check_all_have(cluster, b"a")
+
+
+async def test_a_clone_that_is_started_first_stays_and_the_original_becomes_another(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        await cluster.stop("C")
+        cluster.disks["D"] = cluster.disks["C"].copy()
+        await cluster.start("D", **SETTINGS)
+        await wait_for(lambda: len(cluster.in_sync()) == 3)
+        assert await cluster.append(cluster.leader(), b"b") == 1
+        await cluster.start("C", **SETTINGS)
+        assert address(cluster, "D") == "C" * 32 != address(cluster, "C")
+        await check_all_have(cluster, b"a", b"b")
+
+
+async def test_copies_that_start_together_do_not_both_stay(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        await cluster.stop(*"ABC")
+        cluster.disks["D"] = cluster.disks["C"].copy()
+        async with trio.open_nursery() as nursery:
+            for each in "ABCD":
+                nursery.start_soon(lambda each=each: cluster.start(each, are_cut=True, **SETTINGS))  # type: ignore[misc]
+        await wait_for(lambda: all(each.joining.has_joined.is_set() for each in cluster.brokers.values()))
+        assert len({address(cluster, each) for each in "ABCD"}) == 4
+        await check_all_have(cluster, b"a")
+
+
+async def test_a_store_that_is_restarted_again_and_again_keeps_its_id(autojump_clock: MockClock) -> None:
+    """It does so with and without a controller, and while others are behind."""
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        await cluster.stop("A")
+        for _ in range(20):
+            await cluster.stop("B")
+            await cluster.start("B", are_cut=True, **SETTINGS)
+        await cluster.stop("B", "C")
+        for _ in range(4):
+            await cluster.start("C", are_cut=True, **SETTINGS)
+            await trio.sleep(3)
+            await cluster.stop("C")
+        await cluster.start(*"ABC", **SETTINGS)
+        assert [address(cluster, each) for each in "ABC"] == [each * 32 for each in "ABC"]
+        await check_all_have(cluster, b"a")
