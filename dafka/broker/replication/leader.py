@@ -64,6 +64,8 @@ class LedLogs:
         self._membership = membership
         self._has_racks = bool(tables.brokers.own.rack)
         self._epoch_counts: dict[str, int] = {}
+        self.changes = 0
+        """How often the leadership of any log has changed, as clients see it."""
         self._leader_changes: dict[Log, trio.Event] = {}
         self._ready_from: dict[str, int] = {}
         self._merged: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, Offset]]] = {}
@@ -196,6 +198,7 @@ class LedLogs:
     def set_leadership(self, log: Log, leadership: LeaderAndIsr) -> None:
         """Set the leadership that clients see of a log, and notify its waiters."""
         log.leadership = leadership
+        self.changes += 1
         self._watchers.notify(log)
         self._leader_changes.pop(log, trio.Event()).set()
 

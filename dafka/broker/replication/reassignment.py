@@ -71,6 +71,8 @@ class Reassigner:
         self._ineligible: frozenset[str] = frozenset()
         self._changing: dict[str, float] = {}
         self._replaced: dict[str, None] = {}
+        self._counted_at: tuple[object, ...] = ()
+        self._under_replicated: list[Log] = []
         self._delete_delay_s = config.broker.delete_delay_ms / 1000
         self._droppable_since: dict[str, float] = {}
 
@@ -221,12 +223,16 @@ class Reassigner:
     def under_replicated(self) -> list[Log]:
         """Return the logs that this broker leads and that have too few living in-sync replicas."""
         usable = sum(not each.is_draining for each in self._brokers.all())
-        return [
-            log
-            for log in self._log_table.all_logs()
-            if log.leadership.is_led
-            and len(self._brokers.alive.intersection(log.leadership.in_sync)) < min(self.wanted_count(log), usable)
-        ]
+        seen = (self._brokers.alive, usable, self._state.applied, self._led_logs.changes)
+        if seen != self._counted_at:  # there can be thousands of logs, of which most never change
+            self._counted_at, alive = seen, self._brokers.alive
+            self._under_replicated = [
+                log
+                for log in self._log_table.all_logs()
+                if log.leadership.is_led
+                and len(alive.intersection(log.leadership.in_sync)) < min(self.wanted_count(log), usable)
+            ]
+        return self._under_replicated
 
     def wanted_count(self, log: Log) -> int:
         """Return how many replicas a log should have."""
