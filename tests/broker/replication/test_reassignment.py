@@ -195,7 +195,7 @@ async def test_a_broker_with_too_little_space_gets_no_logs(
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C", full_bytes=2, **QUICK)
         found = cluster.brokers["C"].replicator.reassigner
-        monkeypatch.setattr(found, "_measure_space", lambda: None)
+        monkeypatch.setattr(found, "measure_space", lambda: None)
         cluster.brokers["C"].membership.update_registration(free_bytes=1)
 
         def is_known(broker: BrokerNode) -> bool:
