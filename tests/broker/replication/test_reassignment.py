@@ -17,7 +17,11 @@ from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from dafka.errors import ConfigError
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
-QUICK: dict[str, Any] = {"preferred_leader_after_ms": 500, "replace_replicas_after_ms": 1000}
+QUICK: dict[str, Any] = {
+    "preferred_leader_after_ms": 500,
+    "replace_replicas_after_ms": 1000,
+    "delete_delay_ms": 1000,
+}
 
 
 def ordered(cluster: VirtualCluster, broker: str, number: int = 0) -> LogReplicas:
