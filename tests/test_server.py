@@ -45,7 +45,7 @@ class Parts:
             self.done.append(f"unbind {listen}")
 
     @asynccontextmanager
-    async def open_broker(self, config: Config, security: object) -> AsyncIterator[Any]:
+    async def open_broker(self, config: Config, security: object, _progress: object) -> AsyncIterator[Any]:
         if self.error is not None:
             raise self.error
         self.done.append("open")

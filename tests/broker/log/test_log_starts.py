@@ -101,7 +101,7 @@ async def test_a_start_that_replicas_have_applied_survives_a_leader_that_never_h
         await cluster.append("A", *[b"%d" % number for number in range(5)])
         await wait_for(lambda: cluster.log("A").high_watermark == 5 and cluster.in_sync() == "ABC")
         partition, index = cluster.log("A").leader_partition, cluster.log("A").index_partition
-        sockets, before = cluster.sockets["C" * 32], await cluster.disks["C"].find_partition(index)
+        sockets, before = cluster.sockets["C"], await cluster.disks["C"].find_partition(index)
         wants = sockets.wants
 
         def wants_other(message: wire.BatchedMessage) -> bool:
