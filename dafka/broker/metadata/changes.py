@@ -10,8 +10,8 @@ import trio
 
 from dafka.broker.core.cluster_status import describe_quorum
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.cluster_state import Outcome
 from dafka.broker.core.metadata.commands import Command, CreateTopic, Order, encode_order
+from dafka.broker.core.metadata.outcome import Outcome
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.metadata.controller import Controller, OrderRefused, OrderRequest

@@ -10,7 +10,6 @@ import trio
 
 from dafka.batches import encode_records, read_header
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.cluster_state import Outcome
 from dafka.broker.core.metadata.commands import (
     SNAPSHOTS_KEPT,
     AddLogs,
@@ -26,6 +25,7 @@ from dafka.broker.core.metadata.commands import (
     encode_order,
 )
 from dafka.broker.core.metadata.log_replicas import LogReplicas
+from dafka.broker.core.metadata.outcome import Outcome
 from dafka.broker.core.metadata.planner import Planner
 from dafka.broker.core.metadata.store_check import complete_registration
 from dafka.broker.core.metadata.topics import Topic

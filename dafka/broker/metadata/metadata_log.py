@@ -11,10 +11,11 @@ import trio
 from dafka.batches import BatchHeader, decode_records, read_header
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.cluster_state import DONE, METADATA_TOPIC, Outcome
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.commands import Order, SnapshotTaken, decode_order
 from dafka.broker.core.metadata.history import RecentChanges
 from dafka.broker.core.metadata.log_replicas import recovery_of
+from dafka.broker.core.metadata.outcome import DONE, Outcome
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC, Snapshots
 from dafka.broker.core.metadata.store_record import StoreRecord
 from dafka.broker.core.positions import Offset

@@ -8,8 +8,9 @@ import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, Outcome
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.commands import Command, ForgetBroker, RecoverLog
+from dafka.broker.core.metadata.outcome import Outcome
 from dafka.broker.core.metadata.topic_settings import availability_of
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.divergence import RULES

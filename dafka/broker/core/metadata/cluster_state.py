@@ -11,7 +11,7 @@ from all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 
@@ -35,11 +35,11 @@ from dafka.broker.core.metadata.commands import (
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, ReplicaTable
+from dafka.broker.core.metadata.outcome import DONE, Outcome
+from dafka.broker.core.metadata.registered_brokers import NO_BROKER, RegisteredBrokers
 from dafka.broker.core.metadata.state_records import (
-    BROKER,
     DELETED,
     DELETING,
-    FORGOTTEN,
     HEADER,
     REPLICAS,
     SNAPSHOTS,
@@ -57,42 +57,10 @@ from dafka.records import Partition
 METADATA_TOPIC = "$metadata"
 """The topic of the log of metadata. It has one log, and its id is that of the cluster."""
 
-BROKERS_MAX = 1024
-"""The number of broker numbers."""
-
-
-class Outcome(NamedTuple):
-    """What became of a command: NONE, or the error with its reason."""
-
-    error: ErrorCode = ErrorCode.NONE
-    reason: str = ""
-
-
-DONE = Outcome()
-"""The outcome of a command that has taken effect, now or before."""
-
-_NO_BROKER = Outcome(ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker")
 _NO_TOPIC = Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
 _NO_REPLICAS = Outcome(
     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the replicas of a log are different brokers of the cluster"
 )
-
-
-@attrs.frozen
-class RegisteredBroker:
-    """A broker that belongs to the cluster.
-
-    Attributes:
-        store_id: The id of its store, which is its address.
-        number: Its number, the broker id of Kafka.
-        is_draining: Whether its logs move to other brokers before it is removed.
-        start: The number of its last start.
-    """
-
-    store_id: str
-    number: int
-    is_draining: bool = False
-    start: str = ""
 
 
 @attrs.frozen
@@ -110,6 +78,7 @@ class ClusterState:
     Attributes:
         cluster_id: The id of the cluster; empty if this broker belongs to none yet.
         is_open: Whether clients may be served.
+        members: The registered brokers, with their numbers.
         brokers: The registered brokers, by store id.
         forgotten_ids: The ids of the stores that were forgotten.
         topics: The topics, by name.
@@ -123,8 +92,9 @@ class ClusterState:
     """
 
     def __init__(self) -> None:
-        self.brokers: dict[str, RegisteredBroker] = {}
-        self.forgotten_ids: set[str] = set()
+        self._records = StateRecords()
+        self.members = RegisteredBrokers(self._records)
+        self.brokers, self.forgotten_ids = self.members.registered, self.members.forgotten_ids
         self.topics: dict[str, Topic] = {}
         self.replicas = ReplicaTable()
         self.deleting: dict[str, Deletion] = {}
@@ -137,12 +107,11 @@ class ClusterState:
         self._names: dict[str, str] = {}
         self._changed: dict[str, None] = {}
         self._closed: list[Deletion] = []
-        self._records = StateRecords()
         self._appliers: dict[type[Command], Callable[[Any], Outcome]] = {
             OpenCluster: self._open,
-            RegisterBroker: self._register,
-            DrainBroker: self._drain,
-            ForgetBroker: self._forget,
+            RegisterBroker: self.members.register,
+            DrainBroker: self.members.drain,
+            ForgetBroker: self.members.forget,
             CreateTopic: self._create,
             AddLogs: self._add_logs,
             AlterSettings: self._alter,
@@ -179,15 +148,6 @@ class ClusterState:
         """Return the deletion of a topic whose name is not free yet; None if there is none."""
         name = self._names.get(topic_id)
         return None if name is None else self.deleting.get(name)
-
-    def find_number(self, number: int) -> RegisteredBroker | None:
-        """Return the broker with a number; None if there is none."""
-        return next((each for each in self.brokers.values() if each.number == number), None)
-
-    def free_number(self) -> int:
-        """Return the smallest number that no broker has."""
-        taken = {each.number for each in self.brokers.values()}
-        return next(each for each in range(len(taken) + 1) if each not in taken)
 
     def is_deleted(self, address: str) -> bool:
         """Return whether a partition with this address belongs to a log of a deleted topic."""
@@ -231,61 +191,6 @@ class ClusterState:
             self.snapshots = (*self.snapshots, command)[-SNAPSHOTS_KEPT:]
             self._records.put(SNAPSHOTS, self.snapshots)
         return DONE
-
-    # Brokers
-
-    def _register(self, command: RegisterBroker) -> Outcome:
-        if command.store_id in self.forgotten_ids:
-            return Outcome(ErrorCode.INVALID_REGISTRATION, "the cluster has forgotten this store")
-        known = self.brokers.get(command.store_id)
-        if known is not None:
-            return self._register_start(known, command)
-        if not 0 <= command.number < BROKERS_MAX:
-            return Outcome(
-                ErrorCode.INVALID_REGISTRATION, f"a number is from 0 to {BROKERS_MAX - 1}, not {command.number}"
-            )
-        taken = self.find_number(command.number)
-        if taken is not None and taken.store_id != command.replaces:
-            return Outcome(
-                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"the broker {taken.store_id} has the number {command.number}",
-            )
-        self._forget(ForgetBroker(command.replaces))
-        self._put_broker(RegisteredBroker(command.store_id, command.number, start=_start_of(command)))
-        return DONE
-
-    def _register_start(self, known: RegisteredBroker, command: RegisterBroker) -> Outcome:
-        if command.number not in {-1, known.number}:
-            return Outcome(ErrorCode.INVALID_REGISTRATION, f"its number in the cluster is {known.number}")
-        if known.start not in {"", *command.starts}:
-            return Outcome(
-                ErrorCode.STALE_BROKER_EPOCH, "the storage is an older copy or a clone: its last start is not in it"
-            )
-        self._put_broker(attrs.evolve(known, start=_start_of(command)))
-        return DONE
-
-    def _drain(self, command: DrainBroker) -> Outcome:
-        known = self.brokers.get(command.store_id)
-        if known is None:
-            return _NO_BROKER
-        self._put_broker(attrs.evolve(known, is_draining=command.is_draining))
-        return DONE
-
-    def _forget(self, command: ForgetBroker) -> Outcome:
-        store_id = command.store_id
-        if store_id in self.forgotten_ids:
-            return DONE
-        if store_id not in self.brokers:
-            return _NO_BROKER
-        del self.brokers[store_id]
-        self.forgotten_ids.add(store_id)
-        self._records.remove(BROKER + store_id)
-        self._records.put(FORGOTTEN + store_id, store_id)
-        return DONE
-
-    def _put_broker(self, broker: RegisteredBroker) -> None:
-        self.brokers[broker.store_id] = broker
-        self._records.put(BROKER + broker.store_id, broker)
 
     # Topics
 
@@ -374,7 +279,7 @@ class ClusterState:
         if topic is None or not 0 <= command.log < topic.log_count:
             return _NO_TOPIC
         if command.store_id not in self.brokers:
-            return _NO_BROKER
+            return NO_BROKER
         present = self.replicas.of(topic, command.log)
         is_ordered = present.is_changing and present.reason is Reason.RECOVERED
         if is_ordered and present.replicas == (command.store_id,):
@@ -458,7 +363,7 @@ class ClusterState:
         was_empty, former = not self.records, dict.fromkeys((*self.topics, *self.deleting))
         new = self._records.replace(records)
         self.replicas.clear()
-        for each in (self.brokers, self.forgotten_ids, self.topics, self.deleting, self.deleted_ids, self._names):
+        for each in (self.topics, self.deleting, self.deleted_ids, self._names):
             each.clear()
         self.producer_starts.clear()
         self.last_epochs.clear()
@@ -471,9 +376,7 @@ class ClusterState:
     def _restore(self, records: Mapping[bytes, bytes]) -> None:
         (self._header,) = [*decode_records(records.items(), HEADER, _Header)] or [_Header()]
         (self.snapshots,) = [*decode_records(records.items(), SNAPSHOTS, tuple[SnapshotTaken, ...])] or [()]
-        for broker in decode_records(records.items(), BROKER, RegisteredBroker):
-            self.brokers[broker.store_id] = broker
-        self.forgotten_ids.update(decode_records(records.items(), FORGOTTEN, str))
+        self.members.restore(records)
         for topic in decode_records(records.items(), TOPIC, Topic):
             self.topics[topic.name] = topic
             self._names[topic.topic_id] = topic.name
@@ -487,7 +390,3 @@ class ClusterState:
             self._names[deletion.topic.topic_id] = deletion.topic.name
         for deletion in decode_records(records.items(), DELETED, Deletion):
             self._record_deletion(deletion)
-
-
-def _start_of(command: RegisterBroker) -> str:
-    return command.starts[-1] if command.starts else ""

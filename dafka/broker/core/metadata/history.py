@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from dafka.broker.core.metadata.cluster_state import ClusterState, Outcome
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterSettings,
@@ -26,6 +26,7 @@ from dafka.broker.core.metadata.commands import (
     ReplicasChanged,
     SnapshotTaken,
 )
+from dafka.broker.core.metadata.outcome import Outcome
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
 
 

@@ -225,5 +225,5 @@ def complete_registration(
         former = None
     number = command.number if known is None else known.number
     if number < 0:
-        number = state.free_number() if former is None else former.number
+        number = state.members.free_number() if former is None else former.number
     return attrs.evolve(command, number=number, replaces="" if former is None else former.store_id)

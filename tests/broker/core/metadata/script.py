@@ -17,7 +17,7 @@ import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.brokers import Brokers
-from dafka.broker.core.metadata.cluster_state import DONE, ClusterState, Outcome
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     CloseTopic,
@@ -29,6 +29,7 @@ from dafka.broker.core.metadata.commands import (
     ReplicasChanged,
 )
 from dafka.broker.core.metadata.log_replicas import LogReplicas
+from dafka.broker.core.metadata.outcome import DONE, Outcome
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
 from dafka.broker.core.metadata.store_check import complete_registration
 from dafka.broker.core.metadata.topics import Topic

@@ -18,7 +18,7 @@ from typing import Any
 
 import attrs
 
-from dafka.broker.core.metadata.cluster_state import DONE, ClusterState, Outcome
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterSettings,
@@ -31,6 +31,7 @@ from dafka.broker.core.metadata.commands import (
     Order,
     RegisterBroker,
 )
+from dafka.broker.core.metadata.outcome import DONE, Outcome
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import choose_voters
 from dafka.broker.core.partition_address import name_log

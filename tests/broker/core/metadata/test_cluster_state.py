@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.cluster_state import BROKERS_MAX, DONE, ClusterState
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterSettings,
@@ -29,6 +29,8 @@ from dafka.broker.core.metadata.commands import (
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.log_replicas import LogKey, LogReplicas, Reason
+from dafka.broker.core.metadata.outcome import DONE
+from dafka.broker.core.metadata.registered_brokers import BROKERS_MAX
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.errors import StorageFormatError
@@ -144,7 +146,7 @@ def test_names_numbers_and_ids_belong_to_one(orders: list[Order]) -> None:
         numbers = [each.number for each in state.brokers.values()]
         assert len(set(ids)) == len(ids)
         assert len(set(numbers)) == len(numbers)
-        assert state.free_number() not in numbers
+        assert state.members.free_number() not in numbers
         assert state.topics.keys().isdisjoint(state.deleting)
         assert state.deleted_ids >= deleted
         assert state.deleted_ids.isdisjoint(ids)
@@ -200,7 +202,7 @@ def test_a_forgotten_broker_leaves_its_number_and_never_returns() -> None:
     state.apply(Order(CreateTopic(topic("orders", "1D", ("a", "b"), ("b", "c")))))
     assert state.apply(Order(ForgetBroker("b"))) == DONE
     assert state.topics["orders"].placement == (("a", "b"), ("b", "c")), "its epochs are still part of these logs"
-    assert state.free_number() == 1
+    assert state.members.free_number() == 1
     refused = state.apply(Order(RegisterBroker("b", 1)))
     assert refused == (ErrorCode.INVALID_REGISTRATION, "the cluster has forgotten this store")
     assert state.apply(Order(RegisterBroker("d", 1))) == DONE
@@ -307,9 +309,9 @@ def test_a_malformed_state_is_refused() -> None:
 
 def test_the_number_of_a_broker_is_found() -> None:
     state = begin()
-    found = state.find_number(1)
+    found = state.members.find_number(1)
     assert found is not None
     assert found.store_id == "b"
-    assert state.find_number(3) is None
+    assert state.members.find_number(3) is None
     state.apply(Order(DrainBroker("b", is_draining=True)))
     assert state.brokers["b"] == attrs.evolve(found, is_draining=True)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
-from dafka.broker.core.metadata.cluster_state import DONE, ClusterState
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     ChangeReplicas,
     Command,
@@ -25,6 +25,7 @@ from dafka.broker.core.metadata.commands import (
     ReplicasChanged,
 )
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, next_replicas
+from dafka.broker.core.metadata.outcome import DONE
 from dafka.broker.core.metadata.planner import (
     LOADS_APART,
     Candidate,

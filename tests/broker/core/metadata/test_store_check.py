@@ -8,8 +8,9 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from dafka.broker.core.metadata.cluster_state import DONE, ClusterState
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import Order, RegisterBroker
+from dafka.broker.core.metadata.outcome import DONE
 from dafka.broker.core.metadata.store_check import (
     ANSWER_S,
     SETTLE_S,
