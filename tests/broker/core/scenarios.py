@@ -6,9 +6,6 @@ A file begins with a paragraph on what it shows. Each block has commands, four d
     advance 2s
     ----
     700ms 2 requests votes
-
-A line `expected-failure: REASON` before the first block says that today's design does not pass: all blocks but the last
-one have the outputs that are expected, and the last one must differ.
 """
 
 from __future__ import annotations
@@ -18,14 +15,12 @@ from functools import partial
 from pathlib import Path
 
 import attrs
-import pytest
 
 SEPARATOR = "----"
-EXPECTED_FAILURE = "expected-failure: "
 
 
 class UnknownCommandError(Exception):
-    """A command is unknown or malformed. This is never an expected failure."""
+    """A command is unknown or malformed."""
 
 
 @attrs.define
@@ -46,12 +41,6 @@ class Scenario:
     path: Path
     introduction: list[str]
     blocks: list[Block]
-
-    @property
-    def expected_failure(self) -> str:
-        """Why today's design does not pass; empty if it does."""
-        found = [each for each in self.introduction if each.startswith(EXPECTED_FAILURE)]
-        return found[0].removeprefix(EXPECTED_FAILURE) if found else ""
 
     def write(self) -> None:
         parts = ["\n".join(self.introduction), *map(str, self.blocks)]
@@ -90,25 +79,14 @@ def play(scenario: Scenario, run: Callable[[str], list[str]]) -> list[Block]:
 
 
 def check(scenario: Scenario, run: Callable[[str], list[str]]) -> None:
-    """Play a scenario, and compare.
-
-    One that is expected to fail must do so in its last block, and only there.
-    """
-    played, expected = play(scenario, run), scenario.blocks
-    if scenario.expected_failure:
-        assert "\n\n".join(map(str, played[:-1])) == "\n\n".join(map(str, expected[:-1]))
-        assert played[-1].output != expected[-1].output, f"it passes: remove the line {EXPECTED_FAILURE!r}"
-        pytest.xfail(scenario.expected_failure)
-    assert "\n\n".join(map(str, played)) == "\n\n".join(map(str, expected))
+    """Play a scenario, and compare."""
+    played = play(scenario, run)
+    assert "\n\n".join(map(str, played)) == "\n\n".join(map(str, scenario.blocks))
 
 
 def write_outputs(folder: Path, make_run: Callable[[], Callable[[str], list[str]]]) -> None:
-    """Write the outputs of all scenarios of a folder anew. Those that are expected to fail keep their last one."""
+    """Write the outputs of all scenarios of a folder anew."""
     for path in sorted(folder.glob("*.txt")):
         scenario = read_scenario(path)
-        played = play(scenario, make_run())
-        if scenario.expected_failure:
-            print(path.stem, "expects", scenario.blocks[-1].output, "and today is", played[-1].output)
-            played[-1] = scenario.blocks[-1]
-        scenario.blocks = played
+        scenario.blocks = play(scenario, make_run())
         scenario.write()

@@ -1,6 +1,6 @@
 """Plays the commands of scenarios of metadata: brokers that create, change and delete topics as running ones do.
 
-`python -m tests.broker.core.metadata.script` writes the outputs of all scenarios anew that are not expected to fail.
+`python -m tests.broker.core.metadata.script` writes the outputs of all scenarios anew.
 """
 
 from __future__ import annotations

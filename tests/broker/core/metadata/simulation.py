@@ -58,6 +58,7 @@ class SimulatedCluster(Topics):
         self.transaction_draw = random.Random(f"transactions {seed}")
         self.settings = ReplicaSettings(preferred_leader_after_s=3.0)
         self.has_leases = seed % 2 == 0
+        self.checks_stores = seed % 3 == 1
         self.has_transactions = self.keeps_indexes = False
         self.lost: set[str] = set()
         self.told: dict[str, tuple[Command, Outcome]] = {}
@@ -193,7 +194,10 @@ class SimulatedBroker(TopicBroker):
     """A broker of a simulated cluster, whose controller also chooses voters."""
 
     world: SimulatedCluster
-    checks_store = False
+
+    def __init__(self, name: str, number: int, world: SimulatedCluster) -> None:
+        super().__init__(name, number, world)
+        self.checks_store = world.checks_stores
 
     def start(self, kept_log: Callable[..., KeptLog] = keep_log) -> None:
         if self.name in self.world.lost:
