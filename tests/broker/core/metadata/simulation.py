@@ -44,6 +44,7 @@ from tests.broker.core.replication.running import FAULTS_S, Faults
 
 NAMES = ("orders", "visits", "views")
 VOTER_AFTER_S = 3.0
+FORGETTING_S = 8.0
 HEALING_S = 30.0
 LAST_S = 60.0
 """The longest time after which all changes of replicas are made, when everything has healed, in seconds."""
@@ -61,6 +62,7 @@ class SimulatedCluster(Topics):
         self.checks_stores = seed % 3 == 1
         self.has_transactions = self.keeps_indexes = False
         self.lost: set[str] = set()
+        self.forgetful = 0
         self.told: dict[str, tuple[Command, Outcome]] = {}
         count = draw.choice([1, 3, 3, 4, 5])
         further = draw.randrange(count == 1, 3)
@@ -285,6 +287,9 @@ def run_seed(seed: int) -> SimulatedCluster:
     world.run_until(FAULTS_S)
     world.run_until(FAULTS_S + 1.0)
     faults.end()
+    if world.checks_stores:
+        world.run_until(FAULTS_S + FORGETTING_S)
+        _forget(world)
     world.run_until(FAULTS_S + HEALING_S)
     for number, broker in enumerate(world.joined):
         broker.request(CreateTopic(Topic(f"last-{number}", f"{number + 2**30:032X}", 1, {}, 1)))
@@ -301,13 +306,34 @@ def run_seed(seed: int) -> SimulatedCluster:
     return world
 
 
+def _is_dispensable(broker: SimulatedBroker) -> bool:
+    """Return whether each log that a broker knows, or that others know, has a quorum without it."""
+    replicas = [kept.replica for each in broker.world.joined for kept in each.logs.values()]
+    sets = [voters for each in replicas for voters in ({*each.newest.replicas}, {*each.latest.replicas})]
+    claimed = [each.elections.votes.pending_replicas() for each in replicas]
+    return all(len(each) > 2 for each in (*sets, *claimed) if broker.name in each)
+
+
+def _forget(world: SimulatedCluster) -> None:
+    """Have a broker come back with a disk from some seconds before, if every log has a quorum without it."""
+    if len(world.joined) > 2:
+        broker = world.draw.choice(world.joined)
+        saved = broker.save()
+        world.run_until(world.now + world.draw.choice([0.5, 2.0, 5.0]))
+        if broker.is_up and _is_dispensable(broker):
+            broker.crash()
+            broker.restore(saved)
+            world.forgetful += 1
+            world.later(world.draw.uniform(0.1, 2), broker.start)
+
+
 def main() -> int:
     """Run seeds, and print those that fail."""
     parser = argparse.ArgumentParser(prog="python -m tests.broker.core.metadata.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     arguments = parser.parse_args()
-    started, failed, records, commands = time.monotonic(), 0, 0, 0
+    started, failed, records, commands, forgetful = time.monotonic(), 0, 0, 0, 0
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         try:
             world = run_seed(seed)
@@ -317,8 +343,12 @@ def main() -> int:
         else:
             records += world.acknowledged()
             commands += len(world.orders)
+            forgetful += world.forgetful
     seconds = time.monotonic() - started
-    print(f"{arguments.seeds} seeds, {failed} failed: {commands} commands, {records} records, {seconds:.0f} s")
+    print(
+        f"{arguments.seeds} seeds, {failed} failed: {commands} commands, {records} records, {forgetful} older disks, "
+        f"{seconds:.0f} s"
+    )
     return 1 if failed else 0
 
 
