@@ -153,8 +153,9 @@ async def test_named_brokers_replace_others_only_when_they_are_in_sync(
 async def test_a_replaced_broker_keeps_a_log_until_enough_others_are_known_to_have_it(
     autojump_clock: MockClock,
 ) -> None:
+    patient = {**QUICK, "replace_replicas_after_ms": 30_000}  # only the first one is away for longer
     async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", "D", **QUICK)
+        await cluster.start("A", "B", "C", "D", **patient)
         await cluster.brokers["A"].create_topic("orders", 1)
         await wait_for(lambda: len(cluster.in_sync()) == 3)
         replaced = cluster.leader()
@@ -163,10 +164,10 @@ async def test_a_replaced_broker_keeps_a_log_until_enough_others_are_known_to_ha
         await wait_for(lambda: len(cluster.in_sync()) == 3 and replaced not in cluster.in_sync())
         others = sorted({*"ABCD"} - {replaced, cluster.leader()})
         await cluster.stop(*others)
-        (again,) = await cluster.start(replaced, **QUICK)
+        (again,) = await cluster.start(replaced, **patient)
         await trio.sleep(10)
         assert again.storage.ends("orders"), "the leader alone has told that it has the records"
-        await cluster.start(*others, **QUICK)
+        await cluster.start(*others, **patient)
         await wait_for(lambda: not again.storage.ends("orders"))
 
 
