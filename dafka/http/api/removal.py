@@ -109,5 +109,5 @@ async def recover_log(request: Request, document: Recovery) -> Replicas:
     while the log has a quorum.
     """
     node, log = request.broker.node, find_numbered_log(request)
-    await node.recover_log(log, find_number(node, document.broker).address, ordered_by=request.source)
+    await node.recover_log(log, find_number(node, document.broker).address, ordered_by=request.requester)
     return Replicas(**describe_leadership(node, log))
