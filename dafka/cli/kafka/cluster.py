@@ -18,7 +18,7 @@ from dafka.cli.kafka.cluster_verify import verify
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
-from dafka.cli.terminal import confirm, print_json_lines, print_table, yes_option
+from dafka.cli.terminal import confirm, join_numbers, print_json_lines, print_table, yes_option
 from dafka.text import format_time
 
 _POLL_S = 1.0
@@ -133,7 +133,7 @@ def _print_status(found: dict[str, Any]) -> None:
 
 
 def _join(numbers: list[int] | None) -> str:
-    return ",".join(map(str, numbers or ())) or "-"
+    return join_numbers(numbers or ()) or "-"
 
 
 def _state(broker: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from dafka.broker.core.metadata.snapshots import read_snapshot_file
 from dafka.broker.core.metadata.topics import Topic
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options
-from dafka.cli.terminal import UsageMistake, confirm, counted
+from dafka.cli.terminal import UsageMistake, confirm, counted, yes_option
 from dafka.durable_files import replace_text
 from dafka.errors import StorageFormatError
 from dafka.internal_topics import is_internal_topic
@@ -40,7 +40,7 @@ def snapshot(file: Path, overwrite: bool, client: HttpClient) -> None:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--yes", is_flag=True, help="Restore without asking. Required if standard input is not a terminal.")
+@yes_option
 @http_options
 def restore(file: Path, yes: bool, client: HttpClient) -> None:
     """Create the topics of a snapshot in FILE, with their settings, in a new cluster without topics.

@@ -13,7 +13,7 @@ import click
 
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
-from dafka.cli.terminal import UsageMistake, counted, print_json_lines, print_table
+from dafka.cli.terminal import UsageMistake, counted, join_numbers, print_json_lines, print_table
 
 CHUNK_RECORDS = 50_000
 """How many records are compared at a time. Where they differ, the first difference is searched for."""
@@ -62,19 +62,18 @@ def verify(topics: tuple[str, ...], as_json: bool, client: HttpClient) -> None:
     if as_json:
         print_json_lines(map(attrs.asdict, found))
     elif found:
-        rows = [(each.topic, each.partition, _join(each.brokers), each.reason, each.first_sequence) for each in found]
+        rows = [
+            (each.topic, each.partition, join_numbers(each.brokers, ", "), each.reason, each.first_sequence)
+            for each in found
+        ]
         print_table(("topic", "partition", "brokers", "problem"), ("from sequence",), rows)
     click.echo(
         f"compared {counted(comparison.records, 'record')} of {counted(comparison.partitions, 'partition')} at the "
-        f"brokers {_join(list(brokers))}: {counted(len(found), 'difference')}",
+        f"brokers {join_numbers(brokers, ', ')}: {counted(len(found), 'difference')}",
         err=True,
     )
     if found:
         sys.exit(1)
-
-
-def _join(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _list_topics(client: HttpClient) -> Iterator[str]:

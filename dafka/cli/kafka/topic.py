@@ -14,7 +14,7 @@ from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import client_options, http_options, json_option
 from dafka.cli.options import parsed_type
-from dafka.cli.terminal import UsageMistake, confirm, print_json_lines, print_table, yes_option
+from dafka.cli.terminal import UsageMistake, confirm, join_numbers, print_json_lines, print_table, yes_option
 from dafka.internal_topics import check_no_system_topic
 from dafka.kafka.protocol.constants import DELETE, EARLIEST, FROM_TOPIC, LATEST, SET, TOPIC
 from dafka.kafka.protocol.messages.configs import (
@@ -54,10 +54,6 @@ class LogDescription:
     leader_epoch: int
     replicas: list[int]
     in_sync: list[int]
-
-
-def _join(numbers: list[int]) -> str:
-    return ",".join(map(str, numbers))
 
 
 def _parse_setting(text: str) -> tuple[str, str]:
@@ -149,8 +145,8 @@ def describe(names: tuple[str, ...], as_json: bool, client: KafkaClient) -> None
             log.end_offset - log.start_offset,
             "none" if log.leader is None else log.leader,
             log.leader_epoch,
-            _join(log.replicas),
-            _join(log.in_sync),
+            join_numbers(log.replicas),
+            join_numbers(log.in_sync),
         )
         for name_and_number, log in logs.items()
     ]
@@ -265,7 +261,7 @@ def recover(name: str, log: int, broker: int, dry_run: bool, yes: bool, client: 
     if log not in logs:
         raise UsageMistake(f"topic {name!r}: there is no log {log}")
     others = [each for each in logs[log]["replicas"] if each != broker]
-    shown = f"the brokers {_join(others)}" if others else "brokers that were forgotten"
+    shown = f"the brokers {join_numbers(others)}" if others else "brokers that were forgotten"
     click.echo(f"log {log} of {name} continues from broker {broker}: records that only {shown} have are lost", err=True)
     if dry_run:
         return
@@ -288,7 +284,9 @@ def moves(as_json: bool, client: HttpClient) -> None:
         print_json_lines(found)
         return
     columns = ("replicas", "learners", "ordered")
-    rows = [(each["topic"], each["log"], *(_join(each[name]) for name in columns), each["reason"]) for each in found]
+    rows = [
+        (each["topic"], each["log"], *(join_numbers(each[name]) for name in columns), each["reason"]) for each in found
+    ]
     print_table(("topic", "log", "replicas", "learners", "ordered", "reason"), (), rows)
 
 
