@@ -40,11 +40,9 @@ class LogTrimmer:
                 replicated = self._logs.find(name_log(self._log_table.topics[topic].topic_id, log.number))
                 if replicated is None or self._logs.keeps_log(replicated):
                     followed[log] = None if replicated is None else await self._read_needed(replicated)
-        return {
-            partition: min(sequence, self._stored.durable_end(partition))
-            for partition, sequence in self._log_table.find_needed(topic, followed).items()
-            if min(sequence, self._stored.durable_end(partition)) > self._stored.earliest.get(partition, 0)
-        }
+        needed = self._log_table.find_needed(topic, followed)
+        kept = {partition: min(sequence, self._stored.durable_end(partition)) for partition, sequence in needed.items()}
+        return {each: sequence for each, sequence in kept.items() if sequence > self._stored.earliest.get(each, 0)}
 
     async def _read_needed(self, log: ReplicatedLog) -> dict[Partition, RecordSequence] | None:
         """Return what a log needs that another broker leads; None if this broker does not store all of its index."""

@@ -24,7 +24,6 @@ from dafka.broker.core.metadata.commands import (
     decode_order,
     encode_order,
 )
-from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.outcome import Outcome
 from dafka.broker.core.metadata.planner import Planner
 from dafka.broker.core.metadata.store_check import complete_registration
@@ -213,8 +212,11 @@ class Controller:
             placed = topic.placement + command.placement
             wider = attrs.evolve(topic, log_count=max(command.log_count, topic.log_count), placement=placed)
             return attrs.evolve(command, placement=self._planner.place(wider)[topic.log_count :])
-        if isinstance(command, ChangeReplicas) and (topic := state.find_id(command.topic_id)) is not None:
-            present = state.replicas.of(topic, command.log) if command.log < topic.log_count else LogReplicas(())
+        if (
+            isinstance(command, ChangeReplicas)
+            and (topic := state.find_topic_of(command.topic_id, command.log)) is not None
+        ):
+            present = state.replicas.of(topic, command.log)
             replicas = command.replicas or present.former or present.replicas
             return attrs.evolve(command, replicas=replicas, generation=present.generation + 1)
         if isinstance(command, DeleteTopic) and (topic := state.find_id(command.topic_id)) is not None:

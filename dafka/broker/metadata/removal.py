@@ -79,8 +79,9 @@ def _refuse_forgetting(tables: BrokerTables, command: ForgetBroker) -> str:
 
 
 def _refuse_recovery(tables: BrokerTables, command: RecoverLog) -> str:
-    known, topic = tables.state.brokers.get(command.store_id), tables.state.find_id(command.topic_id)
-    if known is None or topic is None or not 0 <= command.log < topic.log_count:
+    known = tables.state.brokers.get(command.store_id)
+    topic = tables.state.find_topic_of(command.topic_id, command.log)
+    if known is None or topic is None:
         return ""  # the state has the answer
     name, log = f"log {command.log} of {topic.name}", tables.logs.find(name_log(topic.topic_id, command.log))
     if log is None:

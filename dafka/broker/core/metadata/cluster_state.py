@@ -144,6 +144,11 @@ class ClusterState:
         name = self._names.get(topic_id)
         return None if name is None else self.topics.get(name)
 
+    def find_topic_of(self, topic_id: str, log: int) -> Topic | None:
+        """Return the topic with an id if it has a log with this number; None otherwise."""
+        topic = self.find_id(topic_id)
+        return topic if topic is not None and 0 <= log < topic.log_count else None
+
     def find_deleting(self, topic_id: str) -> Deletion | None:
         """Return the deletion of a topic whose name is not free yet; None if there is none."""
         name = self._names.get(topic_id)
@@ -249,8 +254,8 @@ class ClusterState:
         return self._put(topic)
 
     def _change_replicas(self, command: ChangeReplicas) -> Outcome:
-        topic = self.find_id(command.topic_id)
-        if topic is None or not 0 <= command.log < topic.log_count:
+        topic = self.find_topic_of(command.topic_id, command.log)
+        if topic is None:
             return _NO_TOPIC
         present = self.replicas.of(topic, command.log)
         if (command.replicas, command.assigned_count) == (present.replicas, present.assigned_count):
@@ -266,8 +271,8 @@ class ClusterState:
         return self._put_replicas(topic, command.log, ordered)
 
     def _finish_change(self, command: ReplicasChanged) -> Outcome:
-        topic = self.find_id(command.topic_id)
-        if topic is None or not 0 <= command.log < topic.log_count:
+        topic = self.find_topic_of(command.topic_id, command.log)
+        if topic is None:
             return _NO_TOPIC
         present = self.replicas.of(topic, command.log)
         if not present.is_changing or present.generation != command.generation:
@@ -275,8 +280,8 @@ class ClusterState:
         return self._put_replicas(topic, command.log, present.finish())
 
     def _recover_log(self, command: RecoverLog) -> Outcome:
-        topic = self.find_id(command.topic_id)
-        if topic is None or not 0 <= command.log < topic.log_count:
+        topic = self.find_topic_of(command.topic_id, command.log)
+        if topic is None:
             return _NO_TOPIC
         if command.store_id not in self.brokers:
             return NO_BROKER
