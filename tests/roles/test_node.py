@@ -157,12 +157,16 @@ async def test_connections_beyond_the_limit_are_ended() -> None:
             (cluster.tower.pub_endpoint, lambda: cluster.tower.statistics().discarded),
         )
         for endpoint, discarded in nodes:
-            before = discarded()
-            async with AsyncExitStack() as stack:
-                for _ in range(20):
-                    stream = await trio.open_tcp_stream("127.0.0.1", int(endpoint.rpartition(":")[2]))
-                    await stack.enter_async_context(stream)
-                await wait_until(lambda: discarded() > before)  # noqa: B023
+            await exceed_connections(endpoint, discarded)
+
+
+async def exceed_connections(endpoint: str, discarded: Callable[[], int]) -> None:
+    before = discarded()
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            stream = await trio.open_tcp_stream("127.0.0.1", int(endpoint.rpartition(":")[2]))
+            await stack.enter_async_context(stream)
+        await wait_until(lambda: discarded() > before)
 
 
 async def test_each_node_logs_that_it_starts_and_stops(caplog: pytest.LogCaptureFixture) -> None:

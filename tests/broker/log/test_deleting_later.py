@@ -58,7 +58,7 @@ async def test_records_are_deleted_a_while_after_a_command_whatever_happens_mean
             assert not machine.stored.durable_end(own), "no other node hears of it"
             assert not (await cluster.brokers["B"].inventory.partitions("orders"))[1:]
         with trio.fail_after(2 * DELAY_S):
-            while await kept() != ({native} if change is move else set()):  # noqa: ASYNC110
+            while await kept() != ({native} if change is move else set()):  # noqa: ASYNC110 (a storage tells of nothing)
                 await trio.sleep(0.1)
 
 

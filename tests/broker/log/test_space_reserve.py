@@ -25,6 +25,7 @@ from tests.broker.replication.virtual_cluster import (
     running_broker,
     wait_for,
 )
+from tests.waiting import wait_until
 
 RESERVE = 2**28
 FREE = DiskSpace(2**40, 2**39)
@@ -129,5 +130,4 @@ async def test_a_broker_on_a_small_disk_keeps_its_reserve_and_frees_space(small_
             with pytest.raises(StorageError, match="reserve_bytes"):
                 await broker.storage.wait_capacity()
             await broker.delete_topic("orders")
-            while broker.storage.problem:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+            await wait_until(lambda: not broker.storage.problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ async def test_copies_that_start_together_do_not_both_stay(autojump_clock: MockC
         cluster.disks["D"] = cluster.disks["C"].copy()
         async with trio.open_nursery() as nursery:
             for each in "ABCD":
-                nursery.start_soon(lambda each=each: cluster.start(each, are_cut=True, **SETTINGS))  # type: ignore[misc]
+                nursery.start_soon(partial(cluster.start, each, are_cut=True, **SETTINGS))
         await wait_for(lambda: all(each.joining.has_joined.is_set() for each in cluster.brokers.values()))
         assert len({address(cluster, each) for each in "ABCD"}) == 4
         await check_all_have(cluster, b"a")
