@@ -66,7 +66,7 @@ class _Measurement:
 
 @attrs.define(eq=False, slots=False)
 class Inventory:
-    """The stored topics and partitions of a broker, without those of deleted topics.
+    """The stored topics and partitions of a broker, without deleted topics.
 
     Orphans belong to no known topic; see `ClusterState.is_orphan`.
     """

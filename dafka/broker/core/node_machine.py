@@ -274,7 +274,7 @@ class BrokerMachine(StoreMachine):
             self.reassembler.expect_more(partition)
 
     def hold_client_data(self, now: float, *, is_held: bool) -> list[Action]:
-        """Stop or continue to receive the records of clients. Those of brokers, such as control records, go on."""
+        """Stop or continue to receive records of clients. Records of brokers, such as control records, go on."""
         self.reassembler.hold(self._policy.is_client_data if is_held else None)
         return self._due_fetches(now)
 

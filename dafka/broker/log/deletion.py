@@ -1,4 +1,4 @@
-"""Deletes records before an offset, partitions that this broker need not store, and those of deleted topics."""
+"""Deletes records before an offset, and partitions of deleted topics or that this broker need not store."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ AGAIN_FACTOR = 1.1
 
 @attrs.define(eq=False, slots=False)
 class SpaceReserve:
-    """The reserve of one broker: below it, the broker neither takes records of clients nor copies those of others.
+    """The reserve of one broker: below it, the broker takes no records of clients, and copies none from others.
 
     `act` executes the actions of the machine.
     """

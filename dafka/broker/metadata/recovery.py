@@ -77,7 +77,7 @@ async def _read_cluster(storage: Storage) -> LocalStatePartition:
 
 
 def check_survivor(found: StoredMetadata, others: Mapping[str, StoredMetadata]) -> None:
-    """Raise `ConfigError` if a cluster must not be recovered from a store, given those of other storages, by URL."""
+    """Raise `ConfigError` if a cluster must not be recovered from a store, given other stores by their URL."""
     if found.store_id in found.state.forgotten_ids:
         raise ConfigError("the cluster has forgotten this store")
     for url, other in others.items():

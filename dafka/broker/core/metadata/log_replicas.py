@@ -131,7 +131,7 @@ class ReplicaTable:
         self._touched: dict[LogKey, None] = {}
 
     def __iter__(self) -> Iterator[tuple[LogKey, LogReplicas]]:
-        """Yield the logs whose replicas are not just those of the topic's placement."""
+        """Yield the logs for which replicas were ordered or assigned. All others keep their placement."""
         return iter(self._ordered.items())
 
     def of(self, topic: Topic, number: int) -> LogReplicas:
@@ -169,7 +169,7 @@ class ReplicaTable:
         return list(touched)
 
     def remove(self, topic: Topic) -> list[LogKey]:
-        """Remove the logs of a topic. Return those whose replicas are not just those of its placement."""
+        """Remove the logs of a topic. Return the ones for which replicas were ordered or assigned."""
         removed = []
         for number in range(topic.log_count):
             key = LogKey(topic.topic_id, number)

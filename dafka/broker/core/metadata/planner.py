@@ -234,7 +234,7 @@ class Planner:
 
 
 def find_ineligible_leaders(state: ClusterState, brokers: Brokers, full_bytes: int) -> frozenset[str]:
-    """Return the brokers that lead a log only if no other replica can: those that are drained or full."""
+    """Return the brokers that lead a log only if no other replica can: drained and full brokers."""
     draining = (each.store_id for each in state.brokers.values() if each.is_draining)
     full = (each.address for each in brokers.all() if each.free_bytes < full_bytes)
     return brokers.unwritable.union(draining, full)

@@ -109,7 +109,7 @@ class RegisteredBrokers:
         self._records.put(BROKER + broker.store_id, broker)
 
     def restore(self, records: Mapping[bytes, bytes]) -> None:
-        """Replace the brokers by those of the keys and values of a state."""
+        """Replace the brokers by the ones in the keys and values of a state."""
         self.registered.clear()
         self.registered.update(
             (each.store_id, each) for each in decode_records(records.items(), BROKER, RegisteredBroker)

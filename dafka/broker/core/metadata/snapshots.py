@@ -122,7 +122,7 @@ def decompress_snapshot(data: bytes) -> Snapshot:
 
 @attrs.define(eq=False)
 class Snapshots:
-    """The snapshots of one broker: those that are agreed on, and later ones."""
+    """The snapshots of one broker: the ones that voters have agreed on, and later ones."""
 
     _kept: dict[Offset, bytes] = attrs.field(factory=dict)
     _changes: list[tuple[bytes, bytes | None]] = attrs.field(factory=list)

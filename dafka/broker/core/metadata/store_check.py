@@ -23,7 +23,7 @@ SETTLE_S = 2.0
 """How long a broker that starts waits for all other brokers of its cluster to check its store, in seconds."""
 
 ANSWER_S = 5.0
-"""How long it waits for those that it hears, in seconds."""
+"""How long it waits for the brokers that it hears, in seconds."""
 
 SIGHTINGS_MIN = 5
 """The least number of signs that show that a former start still runs."""
@@ -203,8 +203,8 @@ class StoreCheck:
     def is_passed(self, others: Collection[str], heard: Collection[str], waited_s: float) -> bool:
         """Return whether enough of the other brokers have answered, which were asked some seconds ago.
 
-        At first, these are all, after `SETTLE_S` those that are heard, and after `ANSWER_S` or three times the timeout
-        none: they do not hear this broker.
+        At first, all must answer. After `SETTLE_S`, only the heard ones must. After `ANSWER_S` or three times the
+        timeout, none must: the others do not hear this broker.
         """
         missing = self.unchecked_by(others)
         return waited_s >= max(ANSWER_S, 3 * self._timeout_s) or not (

@@ -13,12 +13,10 @@ def choose_voters(
 ) -> tuple[str, ...]:
     """Return the brokers that vote on metadata next, given the present ones, of which the controller is one.
 
-    The `usable` brokers can become voters. Those that are `leaving` should not vote, because they are drained or
-    forgotten.
+    The `usable` brokers can become voters. The `leaving` ones are drained or forgotten, so they should not vote.
 
-    There are never fewer voters. Those that leave are replaced before others are added, and stay until they can be
-    replaced. The controller stays until another voter is the controller, so if it is the only voter, there are two of
-    them meanwhile.
+    There are never fewer voters. A leaving voter is replaced before others are added, and stays until then. The
+    controller stays until another voter is the controller, so if it is the only voter, there are two of them meanwhile.
     """
     staying = sorted((each for each in present if each not in leaving), key=lambda each: each != controller)
     added = sorted(set(usable).difference(present, leaving))
