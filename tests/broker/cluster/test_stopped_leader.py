@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import trio
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
-from tests.broker.cluster.brokers import ProcessCluster, find_leaders, open_cluster
+from tests.broker.cluster.brokers import BrokerNode, find_leaders, open_cluster
 from tests.kafka.apis.door import Client, of_logs
 
 LOG = ("orders", 0)
@@ -41,11 +42,13 @@ def find_stale(answers: dict[ApiKey, Any]) -> list[Any]:
     return stale
 
 
-async def wait_other_leader(cluster: ProcessCluster, servers: str, former: int) -> int:
+async def wait_leader(brokers: Sequence[BrokerNode]) -> BrokerNode:
+    """Wait until one of `brokers` says itself that it leads the log, and return it."""
     while True:
-        leader = (await trio.to_thread.run_sync(find_leaders, servers, "orders")).get(0, former)
-        if leader != former:
-            return leader
+        for each in brokers:
+            leaders = await trio.to_thread.run_sync(find_leaders, each.servers, "orders")
+            if leaders.get(0) == each.number:
+                return each
         await trio.sleep(0.1)
 
 
@@ -67,7 +70,7 @@ async def test_a_leader_that_was_stopped_gives_no_stale_answer(tmp_path: Path, s
                 begun = trio.current_time()
                 for each, (api, version, values) in zip(clients, QUESTIONS, strict=True):
                     each.send(api, version, **values)  # it reads them as soon as it goes on
-                leader = by_number[await wait_other_leader(cluster, others[0].servers, former)]
+                leader = await wait_leader(others)
                 with Client(leader.servers) as other:
                     assert other.append("orders", batch) == 1
                     other.create_topics("later", logs=1)
