@@ -47,6 +47,7 @@ from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.inventory import Inventory
 from dafka.broker.local_state import LocalState
 from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.damaged_logs import DamagedLogs
 from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.log_starts import LogStarts
 from dafka.broker.log.own_partitions import OwnPartitions
@@ -71,7 +72,7 @@ from dafka.internal_topics import check_no_system_topic, is_internal_topic
 from dafka.protocol.actions import Effect
 from dafka.records import Partition, new_address
 from dafka.roles.sockets import NodeSockets
-from dafka.roles.store import Store
+from dafka.roles.store import RecordsDamaged, Store
 from dafka.storage import Storage
 
 _LOGGER = logging.getLogger("dafka.broker")
@@ -97,7 +98,8 @@ class BrokerNode:
         self.log_table = log_table
         self.policy = policy
         self.brokers = tables.brokers
-        self.reader = LogReader(storage)
+        self.damaged = DamagedLogs(tables.state)
+        self.reader = LogReader(storage, self.damaged)
         self.watchers = LogWaiters()
         self.store = Store(machine, sockets, storage, config, self._execute)
         pipeline = self.store.pipeline
@@ -129,6 +131,7 @@ class BrokerNode:
             self.store,
             self.watchers,
             self.identity,
+            self.damaged,
             self._request,
         )
         self.membership = self.replicator.membership
@@ -236,12 +239,6 @@ class BrokerNode:
         if isinstance(effect, HeartbeatsReceived):
             self.replicator.record_heartbeats(effect.brokers)
             self.joining.record_heartbeats(effect.brokers)
-        elif isinstance(effect, IndexesAcknowledged):
-            self.replicator.record_acknowledgements(effect.ends)
-        elif isinstance(effect, IndexesAnnounced):
-            self.replicator.repeat_acknowledgements(effect.partitions)
-        elif isinstance(effect, HighWatermarksAnnounced):
-            self.replicator.record_high_watermarks(effect.offsets)
         elif isinstance(effect, RoundsReceived):
             self.leases.process_rounds(self.identity.admit(effect), effect.answers)
         elif isinstance(effect, StoreChecked):
@@ -251,6 +248,18 @@ class BrokerNode:
                 self.messenger.receive(effect.sender, value)
         elif isinstance(effect, TopicMissing):
             self.changes.request_later(CreateTopic(Topic(effect.topic, new_address(), self._log_count)))
+        elif isinstance(effect, RecordsDamaged):
+            self.damaged.record(effect.partition, effect.error)
+        else:
+            self._execute_of_logs(effect)
+
+    def _execute_of_logs(self, effect: Effect) -> None:
+        if isinstance(effect, IndexesAcknowledged):
+            self.replicator.record_acknowledgements(effect.ends)
+        elif isinstance(effect, IndexesAnnounced):
+            self.replicator.repeat_acknowledgements(effect.partitions)
+        elif isinstance(effect, HighWatermarksAnnounced):
+            self.replicator.record_high_watermarks(effect.offsets)
 
     def may_expire(self, log: Log) -> bool:
         """Return whether this broker may decide which records of a log are too old.

@@ -13,7 +13,7 @@ import trio
 
 from dafka.config import Config
 from dafka.config.settings import StoreConfig
-from dafka.errors import StorageError, StorageLostError
+from dafka.errors import StorageCorruptError, StorageError, StorageLostError
 from dafka.exceptions import unwrap_group
 from dafka.internal_topics import is_internal_topic, is_system_topic
 from dafka.protocol import (
@@ -225,7 +225,12 @@ class Store(NodeRole):
         self._positions.wake()
 
     async def _read(self, request: ReadRequest) -> RecordBatch | None:
-        batch = await self._storage.read(request.partition, request.first_sequence, request.count)
+        try:
+            batch = await self._storage.read(request.partition, request.first_sequence, request.count)
+        except StorageCorruptError as error:
+            if self._execute is not None:
+                self._execute(RecordsDamaged(request.partition, error))
+            raise
         if batch is None:
             await self._learn_earliest(request)
         return batch
@@ -272,6 +277,14 @@ class Store(NodeRole):
                 for partition in await self._storage.partitions(topic):
                     await self.compactor.compact(partition)
             await trio.sleep(self._config.compaction_interval_ms / 1000)
+
+
+@attrs.frozen
+class RecordsDamaged(Effect):
+    """Records of a partition that another node has requested are damaged in the storage."""
+
+    partition: Partition
+    error: StorageCorruptError
 
 
 class Retention(Protocol):

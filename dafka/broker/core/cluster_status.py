@@ -58,18 +58,20 @@ def describe_quorum(tables: BrokerTables, now: float) -> MetadataQuorum | None:
     )
 
 
-def explain_under_replication(log: LeaderAndIsr, wanted: int, brokers: Brokers) -> str:
-    """Return why a log has fewer living replicas in sync than wanted, as its leader knows."""
-    reasons = []
+def explain_under_replication(name: str, log: LeaderAndIsr, wanted: int, brokers: Brokers) -> str:
+    """Return why the log with a name has fewer living replicas in sync than wanted, as its leader knows."""
+    reasons = [
+        f"broker {each.number} has damaged records of it" for each in brokers.living() if name in each.damaged_logs
+    ]
     for each in log.replicas:
         found = brokers.find(each)
-        name = each if found is None else f"broker {found.number}"
+        named = each if found is None else f"broker {found.number}"
         if not brokers.is_alive(each):
-            reasons.append(f"{name} is not heard")
+            reasons.append(f"{named} is not heard")
         elif each in log.learners:
-            reasons.append(f"{name} still copies it")
+            reasons.append(f"{named} still copies it")
         elif each not in log.in_sync:
-            reasons.append(f"{name} is catching up")
+            reasons.append(f"{named} is catching up")
     if len(log.replicas) < wanted:
         reasons.append(f"it has {len(log.replicas)} of {wanted} replicas")
     return ", ".join(reasons)

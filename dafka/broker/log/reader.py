@@ -13,6 +13,7 @@ from dafka.batches import BatchHeader, encode_batch, encode_marker, encode_recor
 from dafka.broker.core.log.entries import CONTROL, MarkerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.log.damaged_logs import DamagedLogs
 from dafka.errors import StorageCorruptError
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 from dafka.storage import READ_BYTES, Storage
@@ -43,9 +44,10 @@ LAST_OFFSETS_MAX = 100
 
 @attrs.define(eq=False, slots=False)
 class LogReader:
-    """Reads the logs of a broker."""
+    """Reads the logs of a broker. `damaged` takes note of damaged records, which are never skipped."""
 
     _storage: Storage
+    _damaged: DamagedLogs | None = None
 
     async def read(
         self,
@@ -59,7 +61,8 @@ class LogReader:
 
         They begin after `offset` if its record was dropped. `end_offset` is at most the high watermark. One batch is
         returned even if it is larger than `bytes_max`, or its records are larger than `unpacked_bytes_max`,
-        uncompressed. Raise `StorageError` if the storage fails.
+        uncompressed. Raise `StorageError` if the storage fails, and `StorageCorruptError` if the first records are
+        damaged.
         """
         found, _ = await self.read_measured(log, offset, end_offset, bytes_max, unpacked_bytes_max)
         return found
@@ -74,7 +77,12 @@ class LogReader:
         while offset < end_offset and bytes_max > 0 and unpacked < unpacked_bytes_max:
             epoch, epoch_end = _epoch_at(log, offset)
             size = min(max(bytes_max, READ_BYTES_MIN), PART_BYTES_MAX)
-            part = await self._read_part(log, offset, min(epoch_end, end_offset), size)
+            try:
+                part = await self._read_part(log, offset, min(epoch_end, end_offset), size)
+            except StorageCorruptError:
+                if found:
+                    break
+                raise
             if part is None:
                 break
             for marker in part.markers:
@@ -191,8 +199,10 @@ class LogReader:
         partition = log.partition_of(location.address)
         try:
             batch = await self._storage.read(partition, location.sequence, count, bytes_max)
-        except StorageCorruptError:
-            batch = None
+        except StorageCorruptError as error:  # a reader that skips acknowledged records loses them
+            if self._damaged is not None:
+                self._damaged.record(partition, error)
+            raise
         if batch is None:
             return _LogPart(Offset(offset + await self._count_dropped(partition, location.sequence, count)))
         return _LogPart(Offset(offset + len(batch)), batch=batch)

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.brokers import group_by_log
 from dafka.broker.core.metadata.commands import Command, ReplicasChanged
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, next_replicas, recovery_of
 from dafka.broker.core.metadata.planner import find_ineligible_leaders
@@ -18,6 +19,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
 from dafka.broker.core.tables import BrokerTables
+from dafka.broker.log.damaged_logs import DamagedLogs
 from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.replication.leader import IN_SYNC_S, LedLogs
 from dafka.broker.replication.membership import Membership
@@ -51,6 +53,7 @@ class Reassigner:
         led_logs: LedLogs,
         deletion: RecordDeletion,
         indexes: defaultdict[str, set[Partition]],
+        damaged: DamagedLogs,
         request: Callable[[Command], None],
         act: Callable[[Iterable[LogAction]], None],
         membership: Membership,
@@ -65,16 +68,19 @@ class Reassigner:
         self._led_logs = led_logs
         self._deletion = deletion
         self._indexes = indexes
+        self._damaged = damaged
         self._request = request
         self._act = act
         self._membership = membership
         self._ineligible: frozenset[str] = frozenset()
+        self._damaged_logs: dict[str, tuple[str, ...]] = {}
         self._changing: dict[str, float] = {}
         self._replaced: dict[str, None] = {}
         self._counted_at: tuple[object, ...] = ()
         self._under_replicated: list[Log] = []
         self._delete_delay_s = config.broker.delete_delay_ms / 1000
         self._droppable_since: dict[str, float] = {}
+        self._unreadable_since: dict[str, float] = {}
 
     def apply_state(self) -> None:
         """Take note of the logs that other replicas were ordered for."""
@@ -95,10 +101,13 @@ class Reassigner:
             await trio.sleep(REASSIGNING_S)
             self.measure_space()
             ineligible = find_ineligible_leaders(self._state, self._brokers, self._settings.least_free_bytes)
-            if ineligible != self._ineligible:
-                self._ineligible = ineligible
+            damaged = {each.address: each.damaged_logs for each in self._brokers.living() if each.damaged_logs}
+            if (ineligible, damaged) != (self._ineligible, self._damaged_logs):
+                self._ineligible, self._damaged_logs = ineligible, damaged
                 for log in self._logs:
                     self.prefer_leaders(log)
+            unreadable = group_by_log({each.address: each.unreadable_logs for each in self._brokers.living()})
+            self._act(self._logs.set_unreadable(unreadable, trio.current_time()))
             for log in self._logs.take_changed():
                 self._look_at(log)
             for name in list(self._changing):
@@ -106,6 +115,8 @@ class Reassigner:
                     del self._changing[name]
             self._count_under_replicated()
             await self._drop_replaced()
+            await self._drop_unreadable()
+            self._announce_damaged()
 
     # Replicas that were ordered
 
@@ -115,12 +126,13 @@ class Reassigner:
         return None if topic is None else self._state.replicas.of(topic, log.number)
 
     def prefer_leaders(self, log: ReplicatedLog) -> None:
-        """Set the preferred and the ineligible leaders of a log. Replicas that must leave are ineligible."""
+        """Set the preferred and the ineligible leaders of a log. Replicas that are damaged or must leave are those."""
         ordered = self._find_ordered(log)
+        damaged = (each for each, names in self._damaged_logs.items() if log.name in names)
         if ordered is None:
-            self._logs.set_preferences(log, (), self._ineligible)
+            self._logs.set_preferences(log, (), self._ineligible.union(damaged))
         else:
-            self._logs.set_preferences(log, ordered.replicas, self._ineligible.union(ordered.removed))
+            self._logs.set_preferences(log, ordered.replicas, self._ineligible.union(ordered.removed, damaged))
 
     def _continue_change(self, name: str) -> bool:
         """Continue a change of a log that this broker leads. Return whether there is more to do later."""
@@ -180,7 +192,7 @@ class Reassigner:
         return ", ".join("?" if each is None else str(each.number) for each in found)
 
     async def _drop_replaced(self) -> None:
-        """Delete the logs that this broker has been removed from, `delete_delay_ms` later.
+        """Delete the logs that this broker has been removed from, `delete_delay_ms` later; damaged ones at once.
 
         A committed change has removed it, an epoch of that change or of a later one has begun without it, and the
         others have everything that it could provide.
@@ -197,7 +209,8 @@ class Reassigner:
             if not is_removed or log.replica.newest.generation < ordered.generation or not log.replica.may_drop:
                 continue
             since = self._droppable_since[name] = droppable_since.get(name, now)
-            if now - since < self._delete_delay_s:
+            damaged = self._damaged.partitions(name)
+            if now - since < self._delete_delay_s and not damaged:
                 continue
             del self._replaced[name]
             indexes = self._indexes.pop(name)
@@ -205,6 +218,29 @@ class Reassigner:
             self._logs.drop(log)
             self._led_logs.forget(name)
             await self._deletion.delete_partitions([*indexes, *own]).wait()
+            self._damaged.forget(name)
+
+    async def _drop_unreadable(self) -> None:
+        """Delete the logs whose damaged index cannot be loaded, `delete_delay_ms` after others replicate them instead.
+
+        This broker takes no part in such a log, so nobody can rely on its copy.
+        """
+        now = trio.current_time()
+        for name in self._damaged.names:
+            topic_id, _, number = name.rpartition("/")
+            topic = self._state.find_id(topic_id)
+            if topic is None:
+                self._damaged.forget(name)
+                continue
+            ordered = self._state.replicas.of(topic, int(number))
+            if self._logs.find(name) is not None or self._address in (*ordered.replicas, *ordered.former):
+                continue
+            if now - self._unreadable_since.setdefault(name, now) >= self._delete_delay_s:
+                del self._unreadable_since[name]
+                indexes = self._indexes.pop(name, set())
+                own = [attrs.evolve(each, topic=topic.name) for each in indexes]
+                await self._deletion.delete_partitions([*indexes, *own]).wait()
+                self._damaged.forget(name)
 
     # What others see of this broker
 
@@ -213,6 +249,16 @@ class Reassigner:
         free, announced = _free_bytes(self._storage_url), self._brokers.own.free_bytes
         if abs(free - announced) > SPACE_STEP * max(announced, 1):
             self._membership.update_registration(free_bytes=free)
+
+    def _announce_damaged(self) -> None:
+        """Announce the logs of which records are damaged here if they have changed."""
+        for name in self._damaged.names:
+            log = self._logs.find(name)
+            self._damaged.record_end(name, None if log is None else log.replica.local_epochs.log_end().end_offset)
+        own, found = self._brokers.own, (self._damaged.names, self._damaged.to_copy, self._damaged.unreadable)
+        if (own.damaged_logs, own.logs_to_copy, own.unreadable_logs) != found:
+            names = ("damaged_logs", "logs_to_copy", "unreadable_logs")
+            self._membership.update_registration(**dict(zip(names, found, strict=True)))
 
     def _count_under_replicated(self) -> None:
         """Announce the number of under-replicated logs if it has changed."""

@@ -17,11 +17,12 @@ from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.damaged_logs import DamagedLogs
 from dafka.broker.log.index_reader import read_index
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.replication.checkpoints import Checkpoints
 from dafka.broker.replication.pending_logs import PendingLogs
-from dafka.errors import StorageError
+from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
 
 _LOGGER = logging.getLogger("dafka.broker")
@@ -45,6 +46,7 @@ class ReplicaLoader:
         mesh: BrokerMesh,
         checkpoints: Checkpoints,
         indexes: Mapping[str, AbstractSet[Partition]],
+        damaged: DamagedLogs,
         take_part: Callable[[ReplicatedLog, Log], None],
     ) -> None:
         self._log_table = tables.log_table
@@ -55,6 +57,7 @@ class ReplicaLoader:
         self._mesh = mesh
         self._checkpoints = checkpoints
         self._indexes = indexes
+        self._damaged = damaged
         self._take_part = take_part
         self._waiting = PendingLogs[Log]()
 
@@ -94,7 +97,8 @@ class ReplicaLoader:
         try:
             index, ends = await self._read_indexes(name, checkpoints)
         except StorageError as error:
-            _LOGGER.warning("cannot load the log %s of %s yet: %s", number, topic.name, error)
+            if not isinstance(error, StorageCorruptError):  # that was logged once
+                _LOGGER.warning("cannot load the log %s of %s yet: %s", number, topic.name, error)
             self._waiting.put_failed(state)
             return
         if self._log_table.find_log(topic.name, number) is not state:
@@ -119,9 +123,13 @@ class ReplicaLoader:
                 known = checkpoints[partition].index_end if partition in checkpoints else 0
                 first = ends.get(partition, known)
                 ends[partition] = max(first, self._storage.durable_end(partition))
-                async for batch in read_index(self._storage.storage, partition, first):
-                    found.append(batch)
-                    ends[partition] = max(ends[partition], batch.end_sequence)
+                try:
+                    async for batch in read_index(self._storage.storage, partition, first):
+                        found.append(batch)
+                        ends[partition] = max(ends[partition], batch.end_sequence)
+                except StorageCorruptError as error:
+                    self._damaged.record(partition, error)
+                    raise
         return found, ends
 
     def _announce_ended(self, state: Log, log: ReplicatedLog, ends: Mapping[Partition, int]) -> None:

@@ -39,6 +39,7 @@ from dafka.broker.core.replication.replicated_logs import (
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.log.broker_storage import BrokerStorage
+from dafka.broker.log.damaged_logs import DamagedLogs
 from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.waiters import LogWaiters
@@ -81,6 +82,7 @@ class Replicator(CommitStage):
         node: NodeRole,
         watchers: LogWaiters,
         identity: StoreIdentity,
+        damaged: DamagedLogs,
         request: Callable[[Command], None],
     ) -> None:
         settings = config.broker
@@ -108,10 +110,12 @@ class Replicator(CommitStage):
         self.leases = LeaderLeases(tables, storage, identity, self._control, mesh, settings)
         self._identity = identity
         self.checkpoints = Checkpoints(storage, self.logs)
-        self._loader = ReplicaLoader(tables, storage, own, mesh, self.checkpoints, self._indexes, self._take_part)
+        self._loader = ReplicaLoader(
+            tables, storage, own, mesh, self.checkpoints, self._indexes, damaged, self._take_part
+        )
         self.led_logs = LedLogs(tables, storage, own, watchers, self.membership, self.act)
         self.reassigner = Reassigner(
-            config, tables, self.led_logs, deletion, self._indexes, request, self.act, self.membership
+            config, tables, self.led_logs, deletion, self._indexes, damaged, request, self.act, self.membership
         )
 
     # Starting

@@ -10,6 +10,7 @@ from dafka.broker.core.cluster_status import explain_under_replication
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.history import Change
 from dafka.broker.core.metadata.snapshots import Snapshot, write_snapshot_file
+from dafka.broker.core.partition_address import name_log
 from dafka.broker.node import BrokerNode
 from dafka.http.api.brokers import (
     BrokerNumber,
@@ -109,7 +110,9 @@ def _find_under_replicated(broker: Broker) -> list[UnderReplicatedLog]:
     node, found = broker.node, []
     for log in node.replicator.reassigner.under_replicated()[:LOGS_SHOWN]:
         wanted = node.replicator.reassigner.wanted_count(log)
-        reason = explain_under_replication(log.leadership, wanted, node.brokers)
+        topic = node.log_table.topics[log.topic]
+        name = name_log(topic.topic_id, log.number)
+        reason = explain_under_replication(name, log.leadership, wanted, node.brokers)
         found.append(
             UnderReplicatedLog(topic=log.topic, log=log.number, reason=reason, **describe_leadership(node, log))
         )

@@ -18,18 +18,20 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
         ("abd", "abd", "", 3, "broker 3 is not heard"),
         ("abx", "ab", "", 3, "x is not heard"),
         ("a", "a", "", 3, "it has 1 of 3 replicas"),
+        ("abz", "ab", "", 3, "broker 1 has damaged records of it, z is not heard"),
         ("acd", "a", "c", 4, "broker 2 still copies it, broker 3 is not heard, it has 3 of 4 replicas"),
     ],
 )
 def test_each_missing_replica_is_a_reason(replicas: str, in_sync: str, learners: str, wanted: int, reason: str) -> None:
     brokers = Brokers(BrokerRegistration(address="a", number=0), 1)
     for number, each in enumerate("bcd", 1):
-        brokers.record_registration(BrokerRegistration(address=each, number=number))
+        damaged = ("bz",) if each == "b" else ()
+        brokers.record_registration(BrokerRegistration(address=each, number=number, damaged_logs=damaged))
         if each != "d":
             brokers.record_heartbeat(each, 0.5)
     brokers.check_alive(1)
     log = LeaderAndIsr("a", replicas=tuple(replicas), in_sync=tuple(in_sync), learners=tuple(learners))
-    assert explain_under_replication(log, wanted, brokers) == reason
+    assert explain_under_replication(replicas[1:], log, wanted, brokers) == reason
 
 
 @pytest.mark.parametrize(("count", "needed"), [(1, 1), (3, 2), (5, 3)])

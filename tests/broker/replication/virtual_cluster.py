@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -29,7 +29,7 @@ from dafka.broker.node import BrokerNode
 from dafka.broker.startup import run_broker
 from dafka.config import Config
 from dafka.endpoints import ConnectionChange, PeerEndpoint
-from dafka.errors import OutdatedStoreError, StorageError
+from dafka.errors import OutdatedStoreError, StorageCorruptError, StorageError
 from dafka.exceptions import unwrap_group
 from dafka.protocol import Node, PeerJoined, PeerLeft
 from dafka.protocol.presence.beacons import Settled
@@ -54,13 +54,17 @@ PATIENCE_S = 120.0
 
 
 class Disk(MemoryStorage):
-    """A disk that outlives its broker, can be full, and whose reads can fail or be held back."""
+    """A disk that outlives its broker, can be full or damaged, and whose reads can fail or be held back.
+
+    `damaged` are partitions and sequences of damaged records. They are good again when their partition is deleted.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.identity = name * 32
         self.is_full = False
         self.unreadable: set[Partition] = set()
+        self.damaged: set[tuple[Partition, int]] = set()
         self.held: set[Partition] = set()
         self.append_s = LATENCY_S
         self.were_read: set[Partition] = set()
@@ -77,7 +81,20 @@ class Disk(MemoryStorage):
             await trio.sleep(LATENCY_S)
         if partition in self.unreadable:
             raise StorageError("the disk cannot be read")
-        return await super().read(partition, *arguments, **options)
+        found = await super().read(partition, *arguments, **options)
+        return found if found is None else self._up_to_damage(partition, found)
+
+    def _up_to_damage(self, partition: Partition, found: RecordBatch) -> RecordBatch:
+        sequences = range(found.first_sequence, found.end_sequence)
+        first = next((each for each in sequences if (partition, each) in self.damaged), found.end_sequence)
+        if first == found.first_sequence:
+            raise StorageCorruptError(f"{partition}, sequence {first}: the checksum is wrong", first + 1)
+        return found if first == found.end_sequence else found.between(found.first_sequence, first)
+
+    async def delete_partitions(self, partitions: Collection[Partition]) -> None:
+        """See `DeletesPartitions`."""
+        await super().delete_partitions(partitions)
+        self.damaged = {each for each in self.damaged if each[0] not in partitions}
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""

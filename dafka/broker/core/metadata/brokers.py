@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from math import inf
 from typing import Any
 
@@ -37,6 +38,9 @@ class BrokerRegistration:
         free_bytes: The free space of its storage, in bytes.
         is_draining: Whether it hands its logs to other brokers before it is removed.
         under_replicated_logs: How many of the logs that it leads have fewer replicas in sync than they should.
+        damaged_logs: The names of the logs of which it has found damaged records in its storage; see `name_log`.
+        logs_to_copy: Those of them that it can copy anew from other brokers, when it is no replica for a moment.
+        unreadable_logs: Those of them that it cannot load, so that it neither votes nor acknowledges there.
         forwarding_key: The key with which brokers sign client requests that they forward to it; new at each start, and
             empty if all brokers have the same secret file.
     """
@@ -53,7 +57,19 @@ class BrokerRegistration:
     free_bytes: int = 0
     is_draining: bool = False
     under_replicated_logs: int = 0
+    damaged_logs: tuple[str, ...] = ()
+    logs_to_copy: tuple[str, ...] = ()
+    unreadable_logs: tuple[str, ...] = ()
     forwarding_key: str = attrs.field(default="", repr=False)
+
+
+def group_by_log(logs: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
+    """Return the brokers that name a log, by log, given the logs that each broker names."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for broker, names in logs.items():
+        for name in names:
+            found[name].add(broker)
+    return {name: frozenset(brokers) for name, brokers in found.items()}
 
 
 class Brokers:

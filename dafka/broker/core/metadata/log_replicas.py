@@ -38,6 +38,7 @@ class Reason(StrEnum):
     DEAD = "dead"
     MISSING = "missing"
     RECOVERED = "recovered"
+    DAMAGED = "damaged"
 
     @property
     def sentence(self) -> str:
@@ -53,6 +54,7 @@ _SENTENCES = {
     Reason.DEAD: "a broker that keeps it has been dead for too long",
     Reason.MISSING: "it has fewer replicas than it should",
     Reason.RECOVERED: "an operator has continued it with one replica, because a quorum is lost",
+    Reason.DAMAGED: "a broker that keeps it has damaged records of it, and copies it anew",
 }
 
 

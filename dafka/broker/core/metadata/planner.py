@@ -1,8 +1,8 @@
 """Plans which brokers keep the logs of a cluster. The controller alone plans, from the state of the cluster.
 
 A log moves for these reasons only: it has fewer replicas than it should, or a broker that keeps it is drained, has been
-forgotten, or has been dead for too long. An operator can ask for other moves. So logs that nobody has asked to move
-stay where they are while their brokers live.
+forgotten, has been dead for too long, or has damaged records of it. An operator can ask for other moves. So logs that
+nobody has asked to move stay where they are while their brokers live.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
-from dafka.broker.core.metadata.brokers import Brokers
+from dafka.broker.core.metadata.brokers import Brokers, group_by_log
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import ChangeReplicas
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason
+from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
 from dafka.protocol.rendezvous import rank_nodes, weigh_node
@@ -88,6 +89,8 @@ class _Members:
     draining: frozenset[str]
     candidates: tuple[Candidate, ...]  # the living brokers that can get replicas
     racks: Mapping[str, str]
+    damaged: Mapping[str, frozenset[str]]  # by log, the living brokers that have damaged records of it
+    copying: Mapping[str, frozenset[str]]  # those of them that can copy it anew
 
     def stays(self, store_id: str) -> bool:
         """Return whether a replica needs no successor."""
@@ -168,7 +171,7 @@ class Planner:
                     added = [each for each in replicas if each not in present.replicas]
                     loads.update(added)
                     receiving.update(added)
-                    reason = _find_reason(present, replicas, members)
+                    reason = _find_reason(name, present, replicas, members)
                     yield ChangeReplicas(
                         topic.topic_id, number, replicas, reason, present.assigned_count, present.generation + 1
                     )
@@ -196,10 +199,17 @@ class Planner:
         if 2 * len(members.alive.intersection(voting)) <= len(voting):
             return None
         staying = [each for each in present.replicas if members.stays(each)]
+        damaged = members.damaged.get(name, frozenset())
+        if (
+            availability_of(topic) == MAJORITY
+            and members.alive.issuperset(present.replicas)
+            and damaged.issubset(present.replicas)
+        ):
+            staying = _without_damaged(staying, damaged, members.copying.get(name, frozenset()))
         wanted = present.count(topic, self._settings.replicas)
         if len(staying) >= wanted and len(staying) == len(present.replicas):
             return None
-        usable = [each for each in members.candidates if each.store_id not in staying]
+        usable = [each for each in members.candidates if each.store_id not in {*staying, *damaged}]
         with_room = [each for each in usable if receiving.get(each.store_id, 0) < self._settings.moves_max]
         chosen = choose_replicas(name, with_room, wanted, loads, staying, members.racks)
         if len(chosen) - len(staying) < min(wanted - len(staying), len(usable)) or not chosen:
@@ -224,6 +234,8 @@ class Planner:
             draining,
             tuple(each for each in candidates if each.free_bytes >= self._settings.full_bytes),
             {each.address: each.rack for each in self._brokers.all() if each.rack},
+            group_by_log({each.address: each.damaged_logs for each in self._brokers.living()}),
+            group_by_log({each.address: each.logs_to_copy for each in self._brokers.living()}),
         )
 
     def _describe(self, store_id: str, *, is_alive: bool = True) -> Candidate:
@@ -240,10 +252,21 @@ def find_ineligible_leaders(state: ClusterState, brokers: Brokers, full_bytes: i
     return brokers.unwritable.union(draining, full)
 
 
-def _find_reason(present: LogReplicas, replicas: Iterable[str], members: _Members) -> Reason:
+def _without_damaged(replicas: list[str], damaged: frozenset[str], copying: frozenset[str]) -> list[str]:
+    """Return replicas without one that can copy the log anew; all of them if none is whole.
+
+    Further damaged ones stay until this one is copied anew: they can have what it misses.
+    """
+    first = "" if damaged.issuperset(replicas) else min(copying.intersection(replicas), default="")
+    return [each for each in replicas if each != first]
+
+
+def _find_reason(name: str, present: LogReplicas, replicas: Iterable[str], members: _Members) -> Reason:
     removed = frozenset(present.replicas).difference(replicas)
     if removed - members.registered:
         return Reason.FORGOTTEN
     if removed & members.draining:
         return Reason.DRAINED
+    if removed & members.damaged.get(name, frozenset()):
+        return Reason.DAMAGED
     return Reason.DEAD if removed else Reason.MISSING

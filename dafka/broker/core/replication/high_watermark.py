@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
 from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, UNKNOWN_OFFSET, Offset, RecordSequence
@@ -54,10 +52,6 @@ class FollowerProgress:
     def caught_up_at(self, broker: str) -> float:
         """Return when a replica last reached the leader's previous end; minus infinity if it never has."""
         return self._caught_up_at.get(broker, float("-inf"))
-
-    def acknowledged_count(self, replicas: Iterable[str]) -> int:
-        """Return how many of some brokers have acknowledged records of the epoch."""
-        return len(self.ends.keys() & set(replicas))
 
 
 @attrs.define(eq=False, slots=False)

@@ -221,8 +221,12 @@ class Peers:
         return times[len(voters) // 2] if len(voters) // 2 < len(times) else float("-inf")
 
     def have_acknowledged_latest(self) -> bool:
-        """Return whether more than half of the voters have acknowledged records of the latest epoch."""
+        """Return whether more than half of the voters have acknowledged records of the latest epoch.
+
+        The leader need not: what others acknowledge was durable there first.
+        """
         latest = self.latest
-        if self.progress.leader_epoch != latest.leader_epoch:
+        if self.progress.leader_epoch != latest.leader_epoch or not self.progress.ends:
             return False
-        return 2 * self.progress.acknowledged_count(latest.voters) > len(latest.voters)
+        having = {latest.leader_epoch.leader, *self.progress.ends}
+        return 2 * len(having.intersection(latest.voters)) > len(latest.voters)

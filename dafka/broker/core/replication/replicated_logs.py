@@ -95,6 +95,7 @@ class ReplicatedLogs:
         self._control: dict[str, list[tuple[str, ControlRecord]]] = {}
         self._alive: frozenset[str] = frozenset((address,))
         self._unwritable: frozenset[str] = frozenset()
+        self._unreadable: Mapping[str, frozenset[str]] = {}
         self._waiting: dict[Partition, set[ReplicatedLog]] = {}
         self._incomplete: dict[ReplicatedLog, None] = {}
         self._active: dict[ReplicatedLog, None] = {}
@@ -186,7 +187,7 @@ class ReplicatedLogs:
 
     def resume(self, log: ReplicatedLog, now: float) -> list[LogAction]:
         """Begin to take part: lead the log if this broker is its leader, or request votes if it has none."""
-        found = [*log.replica.resume(), *log.replica.set_alive(self._alive, now, self._unwritable)]
+        found = [*log.replica.resume(), *log.replica.set_alive(self._alive, now, self._unusable(log))]
         return [*self._actions(log, found), *self.fetch_missing([log])]
 
     def remove(self, name: str) -> None:
@@ -281,7 +282,7 @@ class ReplicatedLogs:
         self._alive, self._unwritable = frozenset(brokers), unwritable
         actions: list[LogAction] = []
         for log in list(self._logs.values()):
-            found = self._wake_up(log).set_alive(self._alive, now, unwritable)
+            found = self._wake_up(log).set_alive(self._alive, now, self._unusable(log))
             if log.replica.leader in returned:
                 found += log.replica.repeat_acknowledgement()
             actions += self._actions(log, found)
@@ -314,6 +315,20 @@ class ReplicatedLogs:
         """Return the logs that can have changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
+
+    def set_unreadable(self, brokers: Mapping[str, frozenset[str]], now: float) -> list[LogAction]:
+        """Set the brokers that cannot read a log in their storage, by the name of the log. They do not vote there."""
+        before, self._unreadable = self._unreadable, brokers
+        changed = {name for name in {*before, *brokers} if before.get(name) != brokers.get(name)}
+        logs = [self._logs[each] for each in sorted(changed) if each in self._logs]
+        return [
+            action
+            for log in logs
+            for action in self._actions(log, self._wake_up(log).set_alive(self._alive, now, self._unusable(log)))
+        ]
+
+    def _unusable(self, log: ReplicatedLog) -> frozenset[str]:
+        return self._unwritable | self._unreadable.get(log.name, frozenset())
 
     def set_preferences(
         self, log: ReplicatedLog, preferred: tuple[str, ...], ineligible_leaders: frozenset[str]

@@ -188,7 +188,9 @@ class Cluster:
         assert set(change.replicas) - set(present.replicas) <= self.usable()
         for each in set(present.replicas) - set(change.replicas):
             is_gone = each in self.died_at and self.now - self.died_at[each] >= SETTINGS.replace_replicas_after_s
-            assert is_gone or each not in self.state.brokers or self.state.brokers[each].is_draining
+            found = self.brokers.find(each)
+            is_damaged = found is not None and f"{change.topic_id}/{change.log}" in found.damaged_logs
+            assert is_gone or is_damaged or each not in self.state.brokers or self.state.brokers[each].is_draining
 
     def usable(self) -> set[str]:
         found = [self.brokers.find(each) for each in self.alive if not self.state.brokers[each].is_draining]
@@ -280,6 +282,37 @@ def test_a_replica_that_dies_while_it_copies_is_given_up() -> None:
     cluster.kill("b3")
     (again,) = cluster.run(70)
     assert (set(again.replicas), again.generation) == ({"b1", "b2", "b4"}, 2)
+
+
+def test_damaged_replicas_are_copied_anew_one_after_the_other_while_one_is_whole() -> None:
+    cluster = Cluster(broker_count=3)
+    cluster.create("logs", 1)
+
+    def damage(to_copy: str, *damaged: str) -> None:
+        for each in ("b0", "b1", "b2"):
+            cluster.brokers.record_registration(
+                BrokerRegistration(
+                    address=each,
+                    free_bytes=1000,
+                    damaged_logs=("logs/0",) * (each in damaged),
+                    logs_to_copy=("logs/0",) * (each in to_copy),
+                )
+            )
+
+    damage("b0 b1 b2", "b0", "b1", "b2")
+    assert cluster.run(20) == [], "none is whole"
+    damage("", "b0", "b1")
+    assert cluster.run(20) == [], "they are idle"
+    damage("b0 b1", "b0", "b1")
+    cluster.kill("b2")
+    assert cluster.run(20) == [], "the whole one is not heard"
+    cluster.revive("b2")
+    (moved,) = cluster.run(20)
+    assert (set(moved.replicas), moved.reason) == ({"b1", "b2"}, Reason.DAMAGED)
+    damage("b1", "b1")
+    assert [({*each.replicas}, each.reason) for each in cluster.run(20)] == [({"b0", "b2"}, Reason.DAMAGED)]
+    damage("")
+    assert [len(each.replicas) for each in cluster.run(20)] == [3]
 
 
 def test_logs_whose_replicas_are_assigned_keep_their_number_and_order() -> None:

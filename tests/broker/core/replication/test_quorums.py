@@ -83,8 +83,9 @@ def test_more_than_half_of_the_voters_decide_and_learners_and_strangers_count_fo
             peers.progress.begin(EPOCH)
             for each in some:
                 peers.progress.add(each, EPOCH, Offset(0))
-            found = peers.is_quorum_active, peers.can_elect, peers.have_acknowledged_latest()
-            assert found == (are_most(some, voters),) * 3
+            assert (peers.is_quorum_active, peers.can_elect) == (are_most(some, voters),) * 2
+            have_latest = bool(some) and are_most({EPOCH.leader, *some}, voters)
+            assert peers.have_acknowledged_latest() == have_latest, "what others acknowledge is durable at its leader"
             assert sorted(peers.rank_writable()) == sorted(some.intersection(voters))
             peers.progress.leader_epoch = FIRST
             assert not peers.have_acknowledged_latest()
@@ -288,7 +289,6 @@ def test_acknowledgements_grow_within_an_epoch_and_begin_anew_with_another() -> 
         progress.add("b", FIRST, Offset(end))
     progress.add("c", FIRST, Offset(1))
     assert progress.ends == {"b": 9, "c": 1}
-    assert [progress.acknowledged_count(each) for each in ("bc", "bz", "z")] == [2, 1, 0]
     progress.record_end(Offset(9), 10.0)
     assert progress.caught_up_at("b") == progress.caught_up_at("c") == 10.0, "the log had no end before"
     progress.record_end(Offset(12), 11.0)
