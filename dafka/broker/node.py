@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from dafka.broker.core.cluster_status import MetadataQuorum, describe_quorum
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.commands import (
@@ -327,7 +328,7 @@ class BrokerNode:
         placement: Sequence[Sequence[str]] = (),
         ordered_by: str = "",
     ) -> None:
-        """Create a topic, and wait until this broker has it.
+        """Create a topic, and wait until this broker has it. A name that is being deleted is waited for.
 
         By default, the numbers of its logs and of their replicas are `[kafka] log_count` and `[broker] replicas`. The
         placement has the replicas of each log, the preferred leader first; if it is empty, the controller chooses the
@@ -344,7 +345,15 @@ class BrokerNode:
             raise ConfigError(problem)
         placed = tuple(tuple(each) for each in placement)
         topic = Topic(name, new_address(), count, dict(settings or {}), replica_count, placed)
-        await self.change(CreateTopic(topic, is_assigned=bool(placed)), ordered_by)
+        is_free = False
+        while not is_free:
+            await self._wait_name(name)
+            try:
+                await self.change(CreateTopic(topic, is_assigned=bool(placed)), ordered_by)
+                is_free = True
+            except RefusedChangeError as refused:  # another broker has just deleted it
+                if refused.error_code != ErrorCode.NOT_CONTROLLER:
+                    raise
 
     async def change_topic(
         self,
@@ -377,11 +386,13 @@ class BrokerNode:
         it is a system topic, and `NoControllerError` if the cluster cannot agree on it now.
         """
         check_no_system_topic(name)
-        topic_id = self.log_table.topics[name].topic_id
-        await self.change(DeleteTopic(topic_id), ordered_by)
+        await self.change(DeleteTopic(self.log_table.topics[name].topic_id), ordered_by)
+        await self._wait_name(name)
+
+    async def _wait_name(self, name: str) -> None:
+        """Wait until no topic of this name is being deleted. Raise `NoControllerError` if that takes too long."""
         with trio.move_on_after(CHANGE_S) as scope:
-            deleting = self.tables.state.deleting
-            await self.metadata.wait_until(lambda: name not in deleting or deleting[name].topic.topic_id != topic_id)
+            await self.metadata.wait_until(lambda: name not in self.tables.state.deleting)
         if scope.cancelled_caught:
             raise NoControllerError(f"the topic {name!r} is deleted, but its name is not free yet: try again")
 

@@ -35,6 +35,19 @@ async def test_epochs_of_a_topic_are_later_than_those_of_a_deleted_one_of_its_na
         assert await cluster.append(cluster.leader(), b"new") == 0
 
 
+async def test_a_topic_can_be_created_while_the_former_one_of_its_name_is_deleted(autojump_clock: MockClock) -> None:
+    """A client whose deletion took too long asks another broker, and must not hear that the topic exists."""
+    async with open_virtual_cluster("ABC", "ABC") as cluster, trio.open_nursery() as nursery:
+        first, second = cluster.brokers["A"], cluster.brokers["B"]
+        former = second.tables.state.topics["orders"].topic_id
+        cluster.cut("C", "AB")  # it is asked how far it has the records
+        nursery.start_soon(first.delete_topic, "orders")
+        await wait_for(lambda: "orders" in second.tables.state.deleting)
+        with trio.fail_after(PATIENCE_S):
+            await second.create_topic("orders", 1)
+        assert second.tables.state.topics["orders"].topic_id != former
+
+
 @pytest.mark.parametrize("names", ["A", "ABC"])
 async def test_appends_that_wait_end_when_their_topic_is_deleted(autojump_clock: MockClock, names: str) -> None:
     async with open_virtual_cluster() as cluster:

@@ -207,7 +207,7 @@ class ClusterState:
         if known is not None:
             return Outcome(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic.name!r} already")
         if topic.name in self.deleting:
-            return Outcome(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {topic.name!r} is still being deleted")
+            return Outcome(ErrorCode.NOT_CONTROLLER, f"the topic {topic.name!r} is still being deleted: try again")
         if topic.topic_id in self.deleted_ids:
             return Outcome(ErrorCode.UNKNOWN_TOPIC_ID, "the topic was deleted meanwhile")
         if not 0 < topic.log_count <= LOGS_MAX:

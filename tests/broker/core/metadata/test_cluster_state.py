@@ -218,7 +218,7 @@ def test_the_name_of_a_deleted_topic_is_free_when_its_records_are_known() -> Non
     assert state.is_deleted("a/1D/0")
     assert not state.take_closed()
     refused = state.apply(Order(CreateTopic(topic(topic_id="2D"))))
-    assert refused == (ErrorCode.TOPIC_ALREADY_EXISTS, "the topic 'orders' is still being deleted")
+    assert refused == (ErrorCode.NOT_CONTROLLER, "the topic 'orders' is still being deleted: try again")
     assert state.apply(Order(CloseTopic("1D", {"P": 7}))) == DONE
     (closed,) = state.take_closed()
     assert (closed.topic.topic_id, closed.producer_ends) == ("1D", {"P": 7})
