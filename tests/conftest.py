@@ -92,7 +92,7 @@ STARTS_SPARK = {"spark", "java"}
 
 # Tests do not see the settings of the user who runs them. The choice of loops is an exception: all tests hold for both.
 FOREIGN = ("DAFKA_", "PYSPARK_", "SPARK_")
-CHOSEN = {"DAFKA_ACCELERATOR"}
+CHOSEN = ("DAFKA_ACCELERATOR", "DAFKA_FAULT_")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,7 +103,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if workers := config.getoption("workers"):
         config.pluginmanager.register(Workers(workers, unit_of, LONGEST_FIRST))
-    for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in CHOSEN]:
+    for name in [name for name in os.environ if name.startswith(FOREIGN) and not name.startswith(CHOSEN)]:
         del os.environ[name]
 
 

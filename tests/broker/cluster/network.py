@@ -7,11 +7,9 @@ packet of the source. Nothing tells either that packets are lost.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
+import socket
 import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -65,7 +63,7 @@ class Namespaces(Network):
 
     can_split = True
 
-    def __init__(self, subnet: int, lock: int) -> None:
+    def __init__(self, subnet: int, lock: socket.socket) -> None:
         self._subnet = subnet
         self._lock = lock
         self._bridge = f"dafka{subnet}"
@@ -132,7 +130,7 @@ class Namespaces(Network):
             for name in [each for each in names if each == self._bridge or each.startswith(f"{self._bridge}-")]:
                 await trio.run_process(("ip", "link", "delete", name), check=False, stderr=subprocess.DEVNULL)
         if is_last:
-            os.close(self._lock)
+            self._lock.close()
 
     async def _put_rules(self, name: str, lines: list[str]) -> None:
         text = "\n".join(("*filter", f":{CHAIN} - [0:0]", *lines, "COMMIT", ""))
@@ -162,11 +160,11 @@ async def open_network(*, is_split: bool = True) -> Network:
     if not is_split:
         return Network()
     for subnet in SUBNETS:
-        lock = os.open(Path(tempfile.gettempdir()) / f"dafka-cluster-{subnet}.lock", os.O_CREAT | os.O_RDWR)
+        lock = socket.socket(socket.AF_UNIX)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
+            lock.bind(f"\0dafka-cluster-{subnet}")
+        except OSError:
+            lock.close()
             continue
         network = Namespaces(subnet, lock)
         await network.open()
