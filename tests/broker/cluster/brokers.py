@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import attrs
@@ -26,7 +27,13 @@ from tests.ports import free_ports
 READY_S = 120.0
 """Seconds within which a broker must be ready, and all must know each other."""
 
+WHOLE_S = 300.0
+"""Seconds within which a cluster must be whole again: a new broker becomes a voter after a minute."""
+
 POLL_S = 0.1
+
+ASKED_S = 20.0
+"""Seconds after which a broker that does not answer is given up."""
 
 TOWER = "tower"
 
@@ -48,12 +55,19 @@ QUICK: Settings = {
 
 @attrs.frozen
 class BrokerNode:
-    """A broker."""
+    """A broker.
+
+    Attributes:
+        folder: The folder of its storage.
+        storage: The URL of its storage.
+    """
 
     number: int
     node: Node
     servers: str
     url: str
+    folder: Path
+    storage: str
 
     @property
     def name(self) -> str:
@@ -64,7 +78,13 @@ class ProcessCluster:
     """A cluster, opened by `open_cluster`."""
 
     def __init__(
-        self, network: Network, folder: Path, timeline: Timeline, nursery: trio.Nursery, settings: Settings
+        self,
+        network: Network,
+        folder: Path,
+        timeline: Timeline,
+        nursery: trio.Nursery,
+        settings: Settings,
+        storage: str,
     ) -> None:
         self.network = network
         self.folder = folder
@@ -73,6 +93,7 @@ class ProcessCluster:
         self.initial_brokers = 1
         self._nursery = nursery
         self._settings = settings
+        self._storage = storage
         self._tower_ports = (5556, 5557)
         self._tower_host = ""
 
@@ -91,10 +112,13 @@ class ProcessCluster:
         self.tower.start()
         await self.wait_ready(self.tower)
 
-    async def add(self) -> BrokerNode:
-        """Add a broker, which is not started. Its number is the smallest that no broker has had."""
+    async def add(self, *, is_numbered: bool = True) -> BrokerNode:
+        """Add a broker, which is not started, with the smallest number that no broker has had, or without one."""
         number = len(list(self.folder.glob("broker-*.toml")))
         name = f"broker-{number}"
+        folder = self.folder / name
+        folder.mkdir()
+        storage = f"{self._storage}:{folder / 'dafka.db' if self._storage == 'sqlite' else folder / 'records'}"
         place = await self.network.add(name)
         kafka, http = (9092, 8080) if self.network.can_split else free_ports(2)
         own: Settings = {
@@ -102,8 +126,8 @@ class ProcessCluster:
             "beacon": {"tower": [":".join(map(str, (self._tower_host, *self._tower_ports)))], "advertise": place.host},
             "kafka": {"listen": f"{place.host}:{kafka}", "advertised_listener": f"{place.host}:{kafka}"},
             "http": {"listen": f"{place.host}:{http}"},
-            "store": {"storage": f"filelog:{self.folder / name}"},
-            "broker": {"number": number, "initial_brokers": self.initial_brokers},
+            "store": {"storage": storage},
+            "broker": {"initial_brokers": self.initial_brokers, **({"number": number} if is_numbered else {})},
             "clients": {"allow_unauthenticated": "on"},
         }
         config = self.folder / f"{name}.toml"
@@ -118,22 +142,67 @@ class ProcessCluster:
         environment = {"PYTHONPATH": str(CLOCK), "CLUSTER_CLOCK": str(clock)}
         node = self.run(name, place, command, "clients of Kafka connect to ", **environment)
         servers = f"{place.host}:{kafka}"
-        self.brokers[name] = BrokerNode(number, node, servers, f"http://{place.host}:{http}")
-        return self.brokers[name]
+        broker = BrokerNode(number, node, servers, f"http://{place.host}:{http}", folder, storage)
+        if is_numbered:
+            self.brokers[name] = broker
+        return broker
 
     def set_clock(self, broker: BrokerNode, ahead_s: float) -> None:
         """Set the clock of a broker ahead, or back to the right time with 0. Durations are measured as before."""
         set_clock(self.folder / f"{broker.name}.clock", ahead_s)
 
     async def set_draining(self, broker: BrokerNode, *, is_draining: bool) -> None:
-        action = "drain" if is_draining else "undrain"
-        request = Request(f"{broker.url}/brokers/{broker.number}/{action}", method="POST")
+        await self.order(f"/brokers/{broker.number}/{'drain' if is_draining else 'undrain'}")
 
-        def ask() -> None:
-            with urlopen(request, timeout=READY_S) as answer:
-                answer.read()
+    async def order(self, target: str, document: object = None, *, method: str = "POST", refusal: str = "") -> None:
+        """Send an order to brokers until one has carried it out, also while they refuse it with a text.
 
-        await trio.to_thread.run_sync(ask)
+        Raises:
+            OSError: It was refused for another reason.
+        """
+
+        def is_carried_out() -> bool:
+            for each in self.running():
+                try:
+                    ask(each.url + target, document, method=method)
+                except HTTPError as error:
+                    text = error.read().decode()
+                    if error.code < 500 and (not refusal or refusal not in text):
+                        raise OSError(f"{target}: {text}") from None
+                except OSError:
+                    pass
+                else:
+                    return True
+            return False
+
+        await self.wait_until(is_carried_out, f"{method} {target} is not carried out")
+
+    async def prefer(self, topic: str, kept: dict[int, list[int]]) -> None:
+        """Have brokers keep the logs of a topic, the first of which is to lead, and wait until it does."""
+        for log, brokers in kept.items():
+            await self.order(f"/topics/{topic}/logs/{log}/replicas", {"replicas": brokers}, method="PUT")
+        leaders = {log: brokers[0] for log, brokers in kept.items()}
+        await self.wait_until(lambda: find_leaders(self.servers, topic) == leaders, "the preferred brokers do not lead")
+
+    async def wait_whole(self) -> None:
+        """Wait until all logs have all their replicas, and the brokers all their voters."""
+        count = len(self.brokers)
+        voters = 5 if count >= 5 else 3 if count >= 3 else 1
+
+        def is_whole() -> bool:
+            for each in self.brokers.values():
+                try:
+                    found = ask(f"{each.url}/cluster")
+                except OSError:
+                    return False
+                heard = {voter["number"] for voter in found["voters"] if voter["is_heard"]}
+                alive = [broker for broker in found["brokers"] if broker["is_alive"]]
+                undone = found["leaderless_logs"], found["under_replicated_logs"], found["move_count"]
+                if len(heard) < voters or len(alive) != count or any(undone) or len(found["voters"]) != voters:
+                    return False
+            return True
+
+        await self.wait_until(is_whole, "the cluster is not whole", WHOLE_S)
 
     def run(self, name: str, place: Place, command: Sequence[str], ready_line: str, **environment: str) -> Node:
         node = Node(name, (*place.prefix, *command), environment, self.folder, self.timeline, ready_line)
@@ -211,7 +280,7 @@ class ProcessCluster:
 
 @asynccontextmanager
 async def open_cluster(
-    folder: Path, brokers: int = 3, *, is_split: bool = False, settings: Settings = QUICK
+    folder: Path, brokers: int = 3, *, is_split: bool = False, settings: Settings = QUICK, storage: str = "filelog"
 ) -> AsyncIterator[ProcessCluster]:
     """Run a cluster during the block; at its end, or on any failure, all processes are killed."""
     timeline = Timeline(folder / "timeline.txt")
@@ -219,7 +288,7 @@ async def open_cluster(
     try:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                cluster = ProcessCluster(network, folder, timeline, nursery, settings)
+                cluster = ProcessCluster(network, folder, timeline, nursery, settings, storage)
                 await cluster.start_tower()
                 cluster.initial_brokers = brokers
                 added = [await cluster.add() for _ in range(brokers)]
@@ -232,9 +301,26 @@ async def open_cluster(
         timeline.close()
 
 
+def ask(url: str, document: object = None, *, method: str = "GET") -> Any:
+    """Return the document in the answer to a request over HTTP. Raises `HTTPError` and other `OSError`s."""
+    body = None if document is None else json.dumps(document).encode()
+    request = Request(url, body, {"Content-Type": "application/json"}, method=method)
+    with urlopen(request, timeout=ASKED_S) as answer:
+        return json.loads(answer.read() or b"null")
+
+
 def set_clock(path: Path, ahead_s: float) -> None:
     with path.open("r+b" if path.exists() else "wb") as file:
         file.write(struct.pack("=d", ahead_s))
+
+
+def list_topics(servers: str) -> dict[str, int]:
+    """Return how many logs each topic of clients has, as one of these brokers says."""
+    try:
+        found = AdminClient({"bootstrap.servers": servers, **SILENT}).list_topics(timeout=5).topics
+    except KafkaException:
+        return {}
+    return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("$")}
 
 
 def list_brokers(servers: str) -> list[int]:

@@ -10,6 +10,7 @@ from random import Random
 import trio
 
 from tests.broker.cluster.brokers import TOWER, BrokerNode, ProcessCluster
+from tests.broker.cluster.disks import DISK_FAULTS, DiskFaults
 from tests.broker.cluster.network import Pair, deafen, isolate, mute, ring, split
 from tests.chaos.processes import Node
 
@@ -32,6 +33,7 @@ class Faults:
     def __init__(self, cluster: ProcessCluster, draw: Random) -> None:
         self._cluster = cluster
         self._draw = draw
+        self._disks = DiskFaults(cluster, draw)
 
     @asynccontextmanager
     async def apply(self, kind: str) -> AsyncIterator[None]:
@@ -44,6 +46,8 @@ class Faults:
     def _begin(self, kind: str, brokers: list[BrokerNode]) -> AbstractAsyncContextManager[None]:
         if kind in NETWORK_FAULTS:
             return self._disturb(kind, [each.name for each in brokers])
+        if kind in DISK_FAULTS:
+            return self._disks.apply(kind, brokers[0])
         if kind == "kill-tower":
             return self._end([self._cluster.tower])
         if kind in ENDED:

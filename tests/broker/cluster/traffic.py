@@ -1,7 +1,8 @@
-"""A producer of confluent-kafka that goes on while brokers fail, and what must be in the logs in the end."""
+"""Producers of confluent-kafka that go on while brokers fail, and what must be in the logs in the end."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -10,107 +11,141 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 TOPIC = "orders"
 
-BURST = 20
+BURST = 10
 """How many records are sent to one log before the next one has its turn."""
 
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 WAITING_MAX = 50_000
 DEADLINE_S = 120.0
 
 QUICK = {
     "socket.timeout.ms": 2000,
-    "request.timeout.ms": 1500,
     "topic.metadata.refresh.interval.ms": 1000,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 50,
-    "retry.backoff.max.ms": 200,
-    "log_level": 3,
+    "log_level": 2,
 }
 """With these settings, a client notices soon that a broker is away, and asks another for the new leader."""
 
-IDEMPOTENT = {**QUICK, "enable.idempotence": True, "message.timeout.ms": 0}
+PRODUCER = {**QUICK, "acks": "all", "linger.ms": 5, "request.timeout.ms": 1500, "retry.backoff.max.ms": 200}
+
+IDEMPOTENT = {**PRODUCER, "enable.idempotence": True, "message.timeout.ms": 0}
 """A producer that repeats its records until they are acknowledged."""
 
-PLAIN = {"enable.idempotence": False, "request.timeout.ms": 300_000, "socket.timeout.ms": 300_000}
+REPEATING = {**PRODUCER, "enable.idempotence": False, "message.timeout.ms": 0}
+"""The same, whose records can be in the log twice."""
+
+PLAIN = {"enable.idempotence": False, "acks": "all", "request.timeout.ms": 300_000, "socket.timeout.ms": 300_000}
 """A producer that repeats a request when its connection has ended, and at no other time."""
 
-Records = list[tuple[int, int]]
-"""What a log contains: the offset and the number of each record."""
+Records = list[tuple[int, bytes]]
+"""What a log contains: the offset and the value of each record."""
 
 
-class Traffic:
-    """A producer that sends numbered records to all logs in turn, until it is stopped."""
+class Client:
+    """Work with a client of Kafka in a thread, until it is stopped.
 
-    def __init__(self, servers: str, logs: int, settings: dict[str, Any], *, can_diverge: bool = False) -> None:
-        self.sent = [0] * logs
-        self.offsets: list[dict[int, int | None]] = [{} for _ in range(logs)]
-        self.failed: list[str] = []
-        self.can_diverge = can_diverge
-        self._settings = {"bootstrap.servers": servers, "acks": "all", "linger.ms": 5, **settings}
-        self._is_stopped = False
+    Attributes:
+        problems: What it has seen that must never be.
+        is_stopped: Set when it is to end.
+    """
+
+    def __init__(self, servers: str) -> None:
+        self.problems: list[str] = []
+        self.is_stopped = threading.Event()
+        self.servers = {"bootstrap.servers": servers}
 
     def run(self) -> None:
-        producer = Producer(self._settings)
-        while not self._is_stopped:
+        raise NotImplementedError
+
+
+class Traffic(Client):
+    """A producer that sends numbered records to all logs of a topic in turn.
+
+    Attributes:
+        sent: How many records were sent to each log.
+        offsets: The offset in the acknowledgement of each record, by its number, in each log.
+        pauses: The longest time in seconds in which no record of a log was acknowledged, and when it ended.
+    """
+
+    def __init__(
+        self, servers: str, logs: int, settings: dict[str, Any], topic: str = TOPIC, *, can_diverge: bool = False
+    ) -> None:
+        super().__init__(servers)
+        self.topic = topic
+        self.sent = [0] * logs
+        self.offsets: list[dict[int, int | None]] = [{} for _ in range(logs)]
+        self.pauses = [(0.0, 0.0)] * logs
+        self.can_diverge = can_diverge
+        self.can_double = not settings.get("enable.idempotence")
+        self._heard_at: dict[int, float] = {}
+        self._settings = settings
+
+    def run(self) -> None:
+        producer = Producer({**self.servers, **self._settings})
+        while not self.is_stopped.is_set():
             for log, first in enumerate(self.sent):
                 if len(producer) < WAITING_MAX:
                     self.sent[log] += BURST
                     for number in range(first, first + BURST):
-                        producer.produce(TOPIC, b"%d" % number, partition=log, on_delivery=self._note)
+                        producer.produce(self.topic, b"%d" % number, partition=log, on_delivery=self._note)
                 producer.poll(PAUSE_S)
         if left := producer.flush(DEADLINE_S):
-            self.failed.append(f"{left} records are not acknowledged")
-
-    def stop(self) -> None:
-        self._is_stopped = True
+            self.problems.append(f"{left} records of {self.topic} are not acknowledged")
 
     def is_more_acknowledged(self, before: list[int]) -> bool:
         return all(len(each) > count for each, count in zip(self.offsets, before, strict=True))
 
     def _note(self, error: KafkaError | None, message: Any) -> None:
+        log, now = message.partition(), time.monotonic()
         if error is None:
-            self.offsets[message.partition()][int(message.value())] = message.offset()
+            self.offsets[log][int(message.value())] = message.offset()
         else:
-            self.failed.append(str(error))
+            self.problems.append(str(error))
+        self.pauses[log] = max(self.pauses[log], (now - self._heard_at.get(log, now), time.time()))
+        self._heard_at[log] = now
 
 
 def find_problems(traffic: Traffic, logs: list[Records]) -> list[str]:
-    problems = list(traffic.failed)
+    """Return what is wrong with the logs of a topic to which only this producer has sent records."""
+    problems = list(traffic.problems)
     for log, records in enumerate(logs):
-        acknowledged, counts = traffic.offsets[log], Counter(number for _, number in records)
+        acknowledged, counts = traffic.offsets[log], Counter(int(value) for _, value in records)
         wrong = {
             "lost": sorted(acknowledged.keys() - counts.keys()),
             "never sent": sorted(number for number in counts if number >= traffic.sent[log]),
-            "doubled": sorted(number for number, count in counts.items() if count > 1),
         }
+        if not traffic.can_double:
+            wrong["doubled"] = sorted(number for number, count in counts.items() if count > 1)
         if not traffic.can_diverge:
-            offsets = {number: offset for offset, number in records}
-            told = {number: offset for number, offset in acknowledged.items() if offset is not None}
-            wrong["moved"] = sorted(each for each in told if offsets.get(each, told[each]) != told[each])
+            found = set(records)
+            told = [each for each in acknowledged.items() if each[1] is not None and each[0] in counts]
+            wrong["moved"] = [number for number, offset in told if (offset, b"%d" % number) not in found]
         problems += [
-            f"log {log}: {len(each)} records are {how}, such as {each[0]}" for how, each in wrong.items() if each
+            f"log {log} of {traffic.topic}: {len(each)} records are {how}, such as {each[0]}"
+            for how, each in wrong.items()
+            if each
         ]
     return problems
 
 
-def read_logs(servers: str, logs: int) -> list[Records]:
-    consumer = Consumer(
-        {"bootstrap.servers": servers, "group.id": "look", "enable.auto.commit": False, "enable.partition.eof": True}
-    )
+def read_logs(servers: str, topic: str, logs: int, isolation: str = "read_committed") -> list[Records]:
+    settings = {"group.id": "look", "enable.auto.commit": False, "enable.partition.eof": True, **QUICK}
+    consumer = Consumer({"bootstrap.servers": servers, "isolation.level": isolation, **settings})
     try:
-        consumer.assign([TopicPartition(TOPIC, log, 0) for log in range(logs)])
+        consumer.assign([TopicPartition(topic, log, 0) for log in range(logs)])
         found: list[Records] = [[] for _ in range(logs)]
         ended: set[int] = set()
         deadline = time.monotonic() + DEADLINE_S
         while len(ended) < logs:
-            assert time.monotonic() < deadline, f"{sorted(ended)} of {logs} logs were read to their ends"
+            assert time.monotonic() < deadline, f"only the logs {sorted(ended)} of {topic} were read to their ends"
             for message in consumer.consume(10_000, 0.2):
                 error, records = message.error(), found[message.partition()]
                 if error is None:
                     while records and records[-1][0] >= message.offset():
                         records.pop()  # the log goes on in another branch
-                    records.append((message.offset(), int(message.value())))
+                    records.append((message.offset(), message.value()))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
         return found
@@ -118,11 +153,11 @@ def read_logs(servers: str, logs: int) -> list[Records]:
         consumer.close()
 
 
-def read_settled(servers: str, logs: int) -> list[Records]:
+def read_settled(servers: str, topic: str, logs: int) -> list[Records]:
     """Return the contents of all logs when they stay as they are: brokers may still merge what a split has divided."""
     deadline = time.monotonic() + DEADLINE_S
-    found = read_logs(servers, logs)
-    while (again := read_logs(servers, logs)) != found:
-        assert time.monotonic() < deadline, "the logs go on changing"
+    found = read_logs(servers, topic, logs)
+    while (again := read_logs(servers, topic, logs)) != found:
+        assert time.monotonic() < deadline, f"the logs of {topic} go on changing"
         found = again
     return found

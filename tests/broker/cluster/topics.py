@@ -1,0 +1,131 @@
+"""A client that creates topics, writes to them, deletes them and makes them again while brokers fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+
+from tests.broker.cluster.traffic import IDEMPOTENT, QUICK, Client, read_logs
+
+NAMES = ("scratch-0", "scratch-1")
+RECORDS = 20
+AGAIN_S = 0.3
+ANSWER_S = 60
+
+_SETTLED = {
+    KafkaError.TOPIC_ALREADY_EXISTS: "create",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "delete",
+    KafkaError.INVALID_PARTITIONS: "grow",
+}
+"""Errors that say that an order was carried out, if it was given before and its outcome was unknown."""
+
+
+class Topics(Client):
+    """Creates and deletes topics in turn. A topic contains what was sent to it since it was created, and nothing else.
+
+    Attributes:
+        logs: How many logs the topics have that exist now, by name; None while an order has an unknown outcome.
+        records: What was sent to each of these topics.
+    """
+
+    def __init__(self, servers: str) -> None:
+        super().__init__(servers)
+        self.logs: dict[str, int | None] = {}
+        self.turns = 0
+        self._records: dict[str, set[bytes]] = {}
+        self._admin = AdminClient({**self.servers, **QUICK})
+
+    def run(self) -> None:
+        while not self.is_stopped.is_set():
+            name = NAMES[self.turns % len(NAMES)]
+            self.turns += 1
+            if name in self.logs:
+                if not self._order("delete", name, partial(self._admin.delete_topics, [name])):
+                    return
+                del self.logs[name]
+            new = NewTopic(name, num_partitions=1, replication_factor=3)
+            if not self._order("create", name, partial(self._admin.create_topics, [new])):
+                return
+            self.logs[name], self._records[name] = 1, set()
+            self._write(name)
+            if self.turns % 3 == 0:
+                more = NewPartitions(name, 2)
+                if not self._order("grow", name, partial(self._admin.create_partitions, [more])):
+                    return
+                self.logs[name] = 2
+            self._read(name)
+
+    def find_problems(self, found: dict[str, int]) -> list[str]:
+        """Return the topics of this client that are there and should not be, or the reverse."""
+        wanted = {name: logs for name, logs in self.logs.items() if logs is not None}
+        there = {name: logs for name, logs in found.items() if name in NAMES and self.logs.get(name, 0) is not None}
+        return self.problems + ([] if wanted == there else [f"there are {there} logs instead of {wanted}"])
+
+    def _order(self, action: str, name: str, send: Callable[[], dict[str, Any]]) -> bool:
+        """Repeat an order until it was carried out, and return True; False if the client is stopped before."""
+        before, is_repeated = self.logs.get(name), False
+        while not self.is_stopped.is_set():
+            try:
+                send()[name].result(ANSWER_S)
+                return True
+            except KafkaException as error:
+                if _SETTLED.get(code := error.args[0].code()) == action:
+                    if not is_repeated:
+                        self.problems.append(f"turn {self.turns}: {action} {name}, which has {before} logs: {error}")
+                    return True
+                is_repeated = is_repeated or code not in (KafkaError.NOT_CONTROLLER,)
+            except TimeoutError:
+                is_repeated = True
+            self.is_stopped.wait(AGAIN_S)
+        if is_repeated:
+            self.logs[name] = None
+        return False
+
+    def _write(self, name: str) -> None:
+        producer = Producer({**self.servers, **IDEMPOTENT})
+        for number in range(RECORDS):
+            value = f"{name} {self.turns} {number}".encode()
+            self._records[name].add(value)
+            producer.produce(name, value, partition=0, on_delivery=self._note)
+        while producer.flush(AGAIN_S) and not self.is_stopped.is_set():
+            pass
+
+    def _note(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self.problems.append(f"turn {self.turns}: {message.topic()} took no record: {error}")
+        elif int(message.value().split()[2]) != message.offset():
+            self.problems.append(f"turn {self.turns}: {message.value()!r} is at {message.offset()}")
+
+    def _read(self, name: str) -> None:
+        if self.is_stopped.is_set():
+            return
+        try:
+            (records, *_) = read_logs(self.servers["bootstrap.servers"], name, 1)
+        except AssertionError as error:
+            self.problems.append(f"turn {self.turns}: {error}")
+            return
+        found = Counter(value for _, value in records)
+        if wrong := {
+            each for each in self._records[name] | found.keys() if found[each] != (each in self._records[name])
+        }:
+            self.problems.append(f"turn {self.turns}: {len(wrong)} records are lost, doubled or wrong: {min(wrong)!r}")
+
+
+def describe(servers: str, names: list[str]) -> dict[str, Any]:
+    """Return what no fault may change of topics: ids, the numbers of logs, and settings."""
+    admin = AdminClient({"bootstrap.servers": servers, **QUICK})
+    found = admin.describe_topics(TopicCollection(names), request_timeout=ANSWER_S)
+    configs = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
+    settings = {
+        key.name: sorted((each.name, each.value) for each in future.result(ANSWER_S).values())
+        for key, future in configs.items()
+    }
+    return {
+        name: (str((topic := future.result(ANSWER_S)).topic_id), len(topic.partitions), settings[name])
+        for name, future in found.items()
+    }
