@@ -49,10 +49,9 @@ def describe_quorum(tables: BrokerTables, now: float) -> MetadataQuorum | None:
     if replicated is None or log is None:
         return None
     brokers, leader = tables.brokers, log.leadership.leader
-    own = brokers.own.address
     return MetadataQuorum(
-        leader if leader == own or brokers.is_heard(leader, now) else "",
-        {each: each == own or brokers.is_heard(each, now) for each in replicated.replica.latest.voters},
+        leader if brokers.is_heard(leader, now) else "",
+        {each: brokers.is_heard(each, now) for each in replicated.replica.latest.voters},
         log.high_watermark,
         tables.state.applied,
     )

@@ -183,7 +183,8 @@ class MetadataLog:
         if agreed is None or replicated is None or agreed.offset <= self.state.applied:
             return False
         brokers, now = self._tables.brokers, trio.current_time()
-        voters = [each for each in replicated.replica.latest.voters if brokers.is_heard(each, now)]
+        others = (each for each in replicated.replica.latest.voters if each != brokers.own.address)
+        voters = [each for each in others if brokers.is_heard(each, now)]
         snapshot = await self.exchange.fetch(agreed, voters)
         if snapshot is None:
             await trio.sleep(FETCH_AGAIN_S)

@@ -75,12 +75,16 @@ async def test_a_store_that_has_forgotten_records_does_not_vote_for_a_leader_wit
         await check_all_have(cluster, b"a", b"b", b"c")
 
 
-async def test_of_two_copies_of_a_store_the_second_one_to_start_becomes_another(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("cloned", "ABC")
+async def test_of_two_copies_of_a_store_the_second_one_to_start_becomes_another(
+    autojump_clock: MockClock, cloned: str
+) -> None:
+    """One of these brokers is the controller, which registers the clone of its own store."""
     async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
         await cluster.append(cluster.leader(), b"a")
-        cluster.disks["D"] = cluster.disks["C"].copy()
+        cluster.disks["D"] = cluster.disks[cloned].copy()
         await cluster.start("D", **SETTINGS)
-        assert address(cluster, "C") == "C" * 32 != address(cluster, "D")
+        assert address(cluster, cloned) == cloned * 32 != address(cluster, "D")
         numbers = {each.brokers.own.number for each in cluster.brokers.values()}
         assert numbers == {0, 1, 2, 3}
         assert cluster.in_sync() == cluster.replicas() == "ABC"

@@ -187,8 +187,8 @@ class Brokers:
             self._failing.add(address)
 
     def is_heard(self, address: str, now: float) -> bool:
-        """Return whether another broker, of this cluster or not, was heard a moment ago."""
-        return self.silent_s(address, now) < self._timeout_s
+        """Return whether a broker, of this cluster or not, was heard a moment ago, or is this one."""
+        return address == self.own.address or self.silent_s(address, now) < self._timeout_s
 
     def silent_s(self, address: str, now: float) -> float:
         """Return for how many seconds another broker has sent no heartbeat; infinity if it never has.
