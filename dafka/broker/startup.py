@@ -13,6 +13,7 @@ import trio
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC
 from dafka.broker.core.metadata.store_record import (
     CLUSTER_TOPIC,
@@ -201,10 +202,13 @@ async def run_broker(
     config: Config,
     storage: Storage,
     connect: Callable[[str], AbstractAsyncContextManager[NodeSockets]],
+    support: FeatureSupport = SUPPORTED,
     *,
     task_status: trio.TaskStatus[BrokerNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker with an open storage until cancelled. `connect` opens the sockets of a node with an address.
+
+    The broker has this `support` for features.
 
     If the storage is an older copy or a clone of a broker's store, the broker gives up its store id, and starts again
     with another one. If it had started already, it raises `OutdatedStoreError` instead, and has the other id when it is
@@ -215,7 +219,7 @@ async def run_broker(
         try:
             with unwrap_group():
                 async with trio.open_nursery() as nursery:
-                    node = await nursery.start(_run_node, config, storage, connect)
+                    node = await nursery.start(_run_node, config, storage, connect, support)
                     has_started = True
                     task_status.started(node)
             return
@@ -247,6 +251,7 @@ async def _run_node(
     config: Config,
     storage: Storage,
     connect: Callable[[str], AbstractAsyncContextManager[NodeSockets]],
+    support: FeatureSupport,
     *,
     task_status: trio.TaskStatus[BrokerNode],
 ) -> None:
@@ -262,7 +267,7 @@ async def _run_node(
     ends, earliest, idle_s = describe_held(visible)
     stored = StoredPartitions(earliest)
     log_table = LogTable(address, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
-    tables = make_tables(address, config, stored, log_table)
+    tables = make_tables(address, config, stored, log_table, support)
     machine = BrokerMachine(address, config, ends, idle_s, found.keys() - visible.keys(), stored, tables.policy)
     async with connect(address) as sockets:
         broker = BrokerNode(machine, sockets, storage, config, tables, state)

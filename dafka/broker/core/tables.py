@@ -7,6 +7,7 @@ import attrs
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, ClusterState
+from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.partition_policy import PartitionPolicy
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog, ReplicatedLogs
@@ -30,15 +31,21 @@ class BrokerTables:
         return self.logs.find(name_log(self.state.cluster_id, 0))
 
 
-def make_tables(address: str, config: Config, stored: StoredPartitions, log_table: LogTable) -> BrokerTables:
-    """Return the tables of a broker that starts. Its logs are still empty."""
+def make_tables(
+    address: str,
+    config: Config,
+    stored: StoredPartitions,
+    log_table: LogTable,
+    support: FeatureSupport = SUPPORTED,
+) -> BrokerTables:
+    """Return the tables of a broker that starts, with this support for features. Its logs are still empty."""
     settings = config.broker
     own = BrokerRegistration(
         address=address,
         rack=settings.rack,
         initial_brokers=settings.initial_brokers,
     )
-    brokers, state = Brokers(own, settings.leader_timeout_ms / 1000), ClusterState()
+    brokers, state = Brokers(own, settings.leader_timeout_ms / 1000), ClusterState(support)
     log_table.producer_starts = state.producer_starts
     logs = ReplicatedLogs(
         address,

@@ -92,6 +92,9 @@ class ClusterChanges:
         return f"broker {own.number}" if own.number >= 0 else f"store {own.address}"
 
     async def _find_outcome(self, command: Command, ordered_by: str) -> Outcome:
+        refused = self._tables.state.members.find_level_obstacle(command.KIND)
+        if refused is not None:
+            return refused
         request_id = secrets.token_hex(8)
         order = Order(command, request_id, ordered_by)
         pending = self._metadata.expect(request_id)

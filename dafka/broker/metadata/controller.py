@@ -165,7 +165,7 @@ class Controller:
 
     def _receive(self, sender: str, message: OrderRequest) -> None:
         try:
-            order = decode_order(message.order.encode())
+            order = decode_order(message.order.encode(), self._state.members.support)
         except StorageFormatError as error:
             _LOGGER.warning("a request of the broker %s is ignored: %s", sender, error)
             return
@@ -263,7 +263,7 @@ class Controller:
         is_waiting = self._change_voters()
         alive = self._tables.brokers.alive.intersection(self._state.brokers)
         if not self._state.is_open and not is_waiting and len(alive) >= self._initial_brokers:
-            self._append(Order(OpenCluster()))
+            self._append(Order(OpenCluster(self._state.members.levels.highest)))
 
     def _change_voters(self) -> bool:
         """Change who votes on metadata, if other brokers should. Return whether they should.

@@ -66,11 +66,11 @@ class MetadataHistory:
 
     async def _find_state_before(self, offset: Offset) -> ClusterState:
         """Return the state at the last snapshot up to an offset, or the state before all commands."""
-        data = self._metadata.snapshots.find_before(offset)
+        data, support = self._metadata.snapshots.find_before(offset), self._metadata.state.members.support
         if data is None:
-            state = ClusterState()
+            state = ClusterState(support)
             state.found(self._metadata.state.cluster_id)
             return state
         if len(data) < SMALL_BYTES:
-            return decompress_snapshot(data).restore()
-        return await trio.to_thread.run_sync(lambda: decompress_snapshot(data).restore())
+            return decompress_snapshot(data).restore(support)
+        return await trio.to_thread.run_sync(lambda: decompress_snapshot(data).restore(support))

@@ -159,12 +159,15 @@ class Joining:
             record = self._identity.record
             assert record is not None
             try:
-                await self._changes.change(RegisterBroker(own, number, record.starts, record.replaces))
+                levels = self._state.members.support.levels
+                await self._changes.change(RegisterBroker(own, number, record.starts, record.replaces, levels))
             except NoControllerError as error:
                 _LOGGER.warning("this broker is not registered yet: %s", error)
             except RefusedChangeError as error:
                 if error.error_code is ErrorCode.STALE_BROKER_EPOCH:
                     raise OutdatedStoreError(str(error)) from None
+                if error.error_code is ErrorCode.UNSUPPORTED_VERSION:
+                    raise ConfigError(str(error)) from None
                 if own in self._state.forgotten_ids:
                     await trio.sleep_forever()  # `wait_forgotten` raises the error
                 is_taken = error.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION

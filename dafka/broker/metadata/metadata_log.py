@@ -95,7 +95,8 @@ class MetadataLog:
     async def run(self) -> None:
         """Apply commands until cancelled.
 
-        Raise `StorageFormatError` if this version of dafka does not know a command, `StateDiffersError` if the voters
+        Raise `StorageFormatError` if this version of dafka does not know a command, or the feature level of the
+        cluster, `StateDiffersError` if the voters
         have agreed on another state than this broker's, and `ConfigError` if the cluster was recovered without commands
         that this broker has applied.
         """
@@ -170,7 +171,7 @@ class MetadataLog:
         for data in await self._reader.read(log, offset, log.high_watermark, READ_BYTES):
             header = read_header(data)
             records = () if header.is_control else decode_records(log.leader_partition, data)
-            found.append((header, [decode_order(each.value or b"") for each in records]))
+            found.append((header, [decode_order(each.value or b"", self.state.members.support) for each in records]))
         return found
 
     async def _apply_snapshot(self, log: Log) -> bool:

@@ -60,7 +60,9 @@ def find_obstacle(tables: BrokerTables, command: Command) -> Outcome | None:
         reason = _refuse_forgetting(tables, command)
     elif isinstance(command, RecoverLog):
         reason = _refuse_recovery(tables, command)
-    return Outcome(ErrorCode.INVALID_REQUEST, reason) if reason else None
+    return (
+        Outcome(ErrorCode.INVALID_REQUEST, reason) if reason else tables.state.members.find_level_obstacle(command.KIND)
+    )
 
 
 def _refuse_forgetting(tables: BrokerTables, command: ForgetBroker) -> str:

@@ -22,6 +22,7 @@ from dafka import wire
 from dafka.batches import check_crc, encode_batch
 from dafka.batches.decoding import decode_batch
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
@@ -242,7 +243,11 @@ class VirtualCluster:
         return round((BEGIN_S + trio.current_time() + self.ahead_s.get(_RUNNING.get(), 0)) * 1e9)
 
     async def start(self, *names: str, are_cut: bool = False, **settings: Any) -> list[BrokerNode]:
-        """Start brokers, for the first time or again, and wait until they know each other, unless they are cut off."""
+        """Start brokers, for the first time or again, and wait until they know each other, unless they are cut off.
+
+        The settings are those of `[broker]`, those of `[store]` after `store_`, and `support` for what the brokers'
+        version of dafka supports.
+        """
         if not self.disks:
             settings.setdefault("initial_brokers", len(names))
         for each in names:
@@ -264,7 +269,8 @@ class VirtualCluster:
         _RUNNING.set(name)
         disk = self.disks.setdefault(name, Disk(name))
         store = {key.removeprefix("store_"): settings[key] for key in settings if key.startswith("store_")}
-        broker = {key: each for key, each in settings.items() if not key.startswith("store_")}
+        support = settings.get("support", SUPPORTED)
+        broker = {key: each for key, each in settings.items() if not key.startswith("store_") and key != "support"}
         config = Config().with_store(storage="memory:", **store).with_broker(**broker)
         ended = trio.Event()
 
@@ -281,16 +287,23 @@ class VirtualCluster:
             started = task_status.started
             while True:
                 try:
-                    await self._run_once(config, disk, connect, started)
+                    await self._run_once(config, disk, connect, support, started)
                     break
                 except OutdatedStoreError:
                     started = partial(self.brokers.__setitem__, name)
         ended.set()
 
-    async def _run_once(self, config: Config, disk: Disk, connect: Any, started: Callable[[BrokerNode], None]) -> None:
+    async def _run_once(
+        self,
+        config: Config,
+        disk: Disk,
+        connect: Any,
+        support: FeatureSupport,
+        started: Callable[[BrokerNode], None],
+    ) -> None:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                started(await nursery.start(run_broker, config, disk, connect))
+                started(await nursery.start(run_broker, config, disk, connect, support))
 
     async def stop(self, *names: str) -> None:
         """Stop brokers."""

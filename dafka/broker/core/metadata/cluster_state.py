@@ -32,8 +32,10 @@ from dafka.broker.core.metadata.commands import (
     RecoverLog,
     RegisterBroker,
     ReplicasChanged,
+    SetFeatureLevel,
     SnapshotTaken,
 )
+from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, ReplicaTable
 from dafka.broker.core.metadata.outcome import DONE, Outcome
 from dafka.broker.core.metadata.registered_brokers import NO_BROKER, RegisteredBrokers
@@ -73,12 +75,12 @@ class _Header:
 
 
 class ClusterState:
-    """The state of a cluster.
+    """The state of a cluster, at a broker whose version of dafka has this `support`.
 
     Attributes:
         cluster_id: The id of the cluster; empty if this broker belongs to none yet.
         is_open: Whether clients may be served.
-        members: The registered brokers, with their numbers.
+        members: The registered brokers, with their numbers, and the feature level.
         brokers: The registered brokers, by store id.
         forgotten_ids: The ids of the stores that were forgotten.
         topics: The topics, by name.
@@ -91,9 +93,9 @@ class ClusterState:
         applied: The offset in the log of metadata up to which its commands are applied.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, support: FeatureSupport = SUPPORTED) -> None:
         self._records = StateRecords()
-        self.members = RegisteredBrokers(self._records)
+        self.members = RegisteredBrokers(self._records, support)
         self.brokers, self.forgotten_ids = self.members.registered, self.members.forgotten_ids
         self.topics: dict[str, Topic] = {}
         self.replicas = ReplicaTable()
@@ -112,6 +114,7 @@ class ClusterState:
             RegisterBroker: self.members.register,
             DrainBroker: self.members.drain,
             ForgetBroker: self.members.forget,
+            SetFeatureLevel: self.members.set_level,
             CreateTopic: self._create,
             AddLogs: self._add_logs,
             AlterSettings: self._alter,
@@ -176,7 +179,10 @@ class ClusterState:
         self._put_header(attrs.evolve(self._header, cluster_id=cluster_id))
 
     def apply(self, order: Order) -> Outcome:
-        """Apply a committed order."""
+        """Apply a committed order.
+
+        Raise `StorageFormatError` if it gives the cluster a feature level that this version of dafka does not support.
+        """
         if order.controller_epoch < self._header.controller_epoch:
             return Outcome(ErrorCode.NOT_CONTROLLER, "another broker had become the controller")
         if order.controller_epoch > self._header.controller_epoch:
@@ -187,9 +193,13 @@ class ClusterState:
         self._header = header
         self._records.put(HEADER, header)
 
-    def _open(self, _: OpenCluster) -> Outcome:
-        self._put_header(attrs.evolve(self._header, is_open=True))
-        return DONE
+    def _open(self, command: OpenCluster) -> Outcome:
+        if self.is_open:
+            return DONE
+        outcome = self.members.set_level(SetFeatureLevel(command.feature_level))
+        if outcome is DONE:
+            self._put_header(attrs.evolve(self._header, is_open=True))
+        return outcome
 
     def _record_snapshot(self, command: SnapshotTaken) -> Outcome:
         if not self.snapshots or command.offset > self.snapshots[-1].offset:
@@ -373,6 +383,7 @@ class ClusterState:
         self.producer_starts.clear()
         self.last_epochs.clear()
         with format_errors("the stored state of the cluster"):
+            self.members.restore(records)
             self._restore(records)
             if not was_empty:
                 self._closed += decode_records(new.items(), DELETED, Deletion)
@@ -381,7 +392,6 @@ class ClusterState:
     def _restore(self, records: Mapping[bytes, bytes]) -> None:
         (self._header,) = [*decode_records(records.items(), HEADER, _Header)] or [_Header()]
         (self.snapshots,) = [*decode_records(records.items(), SNAPSHOTS, tuple[SnapshotTaken, ...])] or [()]
-        self.members.restore(records)
         for topic in decode_records(records.items(), TOPIC, Topic):
             self.topics[topic.name] = topic
             self._names[topic.topic_id] = topic.name

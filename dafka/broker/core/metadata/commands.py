@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
+from dafka.broker.core.metadata.features import FIRST_LEVEL, SUPPORTED, FeatureLevels, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.typed_json import convert, encode_json
+from dafka.broker.core.typed_json import UnknownFieldError, convert, encode_json
 from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
@@ -24,9 +25,10 @@ COMMAND_VERSION = 1
 
 @attrs.frozen
 class OpenCluster:
-    """Serve clients: all brokers that the cluster begins with are registered."""
+    """Serve clients: all brokers that the cluster begins with are registered. They support the feature level."""
 
     KIND: ClassVar[str] = "open-cluster"
+    feature_level: int = 1
 
 
 @attrs.frozen
@@ -41,6 +43,7 @@ class RegisterBroker:
         number: The number of the broker.
         starts: The latest start numbers that the store has written. The last accepted one must be among them.
         replaces: The id that the store had before, and has given up; empty if there is none.
+        features: The feature levels that the broker supports.
     """
 
     KIND: ClassVar[str] = "register-broker"
@@ -48,6 +51,7 @@ class RegisterBroker:
     number: int = -1
     starts: tuple[str, ...] = ()
     replaces: str = ""
+    features: FeatureLevels = FIRST_LEVEL
 
 
 @attrs.frozen
@@ -69,6 +73,14 @@ class ForgetBroker:
     KIND: ClassVar[str] = "forget-broker"
     store_id: str
     accepts_loss: bool = False
+
+
+@attrs.frozen
+class SetFeatureLevel:
+    """Raise the feature level of the cluster, to one that all registered brokers support."""
+
+    KIND: ClassVar[str] = "set-feature-level"
+    level: int
 
 
 @attrs.frozen
@@ -183,6 +195,7 @@ Command: TypeAlias = (
     | RegisterBroker
     | DrainBroker
     | ForgetBroker
+    | SetFeatureLevel
     | CreateTopic
     | AddLogs
     | AlterSettings
@@ -228,24 +241,33 @@ def encode_order(order: Order) -> bytes:
     return encode_json({"version": COMMAND_VERSION, "kind": order.command.KIND, **fields})
 
 
-def decode_order(value: bytes) -> Order:
-    """Return an order. Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
+def decode_order(value: bytes, support: FeatureSupport = SUPPORTED) -> Order:
+    """Return an order. Raise `StorageFormatError` if it is malformed, or has what this version of dafka does not know.
 
     A broker must not skip an order that it cannot read, because its state would differ from that of the others.
     """
     with format_errors("a command in the log of metadata"):
         fields = json.loads(value)
         version, kind = fields.pop("version"), fields.pop("kind")
-        if version > COMMAND_VERSION or kind not in _KINDS:
-            raise StorageFormatError(
-                f"the log of metadata has a command {kind!r} that this version of dafka does not know: update dafka on "
-                "this broker"
-            )
-        command: Command = convert(_KINDS[kind], fields.pop("command"))
-        return Order(
-            command,
-            convert(str, fields["request_id"]),
-            convert(str, fields["ordered_by"]),
-            convert(int, fields["ordered_at"]),
-            convert(int, fields["controller_epoch"]),
-        )
+        is_known = kind in _KINDS and support.level_of(kind) <= support.levels.highest
+        if version > COMMAND_VERSION or not is_known:
+            raise _unknown(f"a command {kind!r}")
+        try:
+            found: dict[str, Any] = {
+                "command": convert(_KINDS[kind], fields.pop("command")),
+                "request_id": convert(str, fields.pop("request_id")),
+                "ordered_by": convert(str, fields.pop("ordered_by")),
+                "ordered_at": convert(int, fields.pop("ordered_at")),
+                "controller_epoch": convert(int, fields.pop("controller_epoch")),
+            }
+        except UnknownFieldError as error:
+            raise _unknown(f"a command {kind!r} with a field {error}") from None
+        if fields:
+            raise _unknown(f"a command with a field {min(fields)}")
+        return Order(**found)
+
+
+def _unknown(what: str) -> StorageFormatError:
+    return StorageFormatError(
+        f"the log of metadata has {what} that this version of dafka does not know: update dafka on this broker"
+    )

@@ -24,6 +24,7 @@ from dafka.broker.core.metadata.commands import (
     RecoverLog,
     RegisterBroker,
     ReplicasChanged,
+    SetFeatureLevel,
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.outcome import Outcome
@@ -147,6 +148,7 @@ _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
     RegisterBroker: lambda command, _: f"register broker {command.number} with the store {command.store_id}",
     DrainBroker: _drain,
     ForgetBroker: _forget,
+    SetFeatureLevel: lambda command, _: f"raise the feature level to {command.level}",
     CreateTopic: _create,
     AddLogs: lambda command, state: f"extend {_topic(state, command.topic_id)}, logs: {command.log_count}",
     AlterSettings: _alter,

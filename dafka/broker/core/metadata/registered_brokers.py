@@ -1,4 +1,4 @@
-"""The brokers of a cluster: a part of its state."""
+"""The brokers of a cluster, and the feature level that they share: a part of its state."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.commands import DrainBroker, ForgetBroker, RegisterBroker
+from dafka.broker.core.metadata.commands import DrainBroker, ForgetBroker, RegisterBroker, SetFeatureLevel
+from dafka.broker.core.metadata.features import FIRST_LEVEL, FeatureLevels, FeatureSupport, common_levels
 from dafka.broker.core.metadata.outcome import DONE, Outcome
-from dafka.broker.core.metadata.state_records import BROKER, FORGOTTEN, StateRecords, decode_records
+from dafka.broker.core.metadata.state_records import BROKER, FEATURE_LEVEL, FORGOTTEN, StateRecords, decode_records
+from dafka.errors import StorageFormatError
 
 BROKERS_MAX = 1024
 """The number of broker numbers."""
@@ -27,20 +29,27 @@ class RegisteredBroker:
         number: Its number, the broker id of Kafka.
         is_draining: Whether its logs move to other brokers before it is removed.
         start: The number of its last start.
+        features: The feature levels that it supports.
     """
 
     store_id: str
     number: int
     is_draining: bool = False
     start: str = ""
+    features: FeatureLevels = FIRST_LEVEL
 
 
 class RegisteredBrokers:
-    """The registered brokers, by store id, and the ids of the stores that were forgotten."""
+    """The registered brokers, by store id, the ids of the stores that were forgotten, and the feature level.
 
-    def __init__(self, records: StateRecords) -> None:
+    The level is 0 until the cluster is opened. Every registered broker supports it.
+    """
+
+    def __init__(self, records: StateRecords, support: FeatureSupport) -> None:
         self.registered: dict[str, RegisteredBroker] = {}
         self.forgotten_ids: set[str] = set()
+        self.feature_level = 0
+        self.support = support
         self._records = records
 
     def find_number(self, number: int) -> RegisteredBroker | None:
@@ -69,8 +78,13 @@ class RegisteredBrokers:
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"the broker {taken.store_id} has the number {command.number}",
             )
+        refused = self._check_features(command)
+        if refused is not None:
+            return refused
         self.forget(ForgetBroker(command.replaces))
-        self._put(RegisteredBroker(command.store_id, command.number, start=_start_of(command)))
+        self._put(
+            RegisteredBroker(command.store_id, command.number, start=_start_of(command), features=command.features)
+        )
         return DONE
 
     def _register_start(self, known: RegisteredBroker, command: RegisterBroker) -> Outcome:
@@ -80,8 +94,59 @@ class RegisteredBrokers:
             return Outcome(
                 ErrorCode.STALE_BROKER_EPOCH, "the storage is an older copy or a clone: its last start is not in it"
             )
-        self._put(attrs.evolve(known, start=_start_of(command)))
+        refused = self._check_features(command)
+        if refused is not None:
+            return refused
+        self._put(attrs.evolve(known, start=_start_of(command), features=command.features))
         return DONE
+
+    def _check_features(self, command: RegisterBroker) -> Outcome | None:
+        """Return why a broker with these features cannot be registered; None if it can."""
+        others = [
+            each.features
+            for each in self.registered.values()
+            if each.store_id not in {command.store_id, command.replaces}
+        ]
+        common = common_levels([*others, command.features])
+        reason = command.features.explain(self.feature_level)
+        if not reason and common.lowest > common.highest:
+            reason = f"this broker supports the feature level {command.features}, and the others do not: update dafka"
+        return Outcome(ErrorCode.UNSUPPORTED_VERSION, reason) if reason else None
+
+    @property
+    def levels(self) -> FeatureLevels:
+        """The feature levels that all registered brokers support."""
+        return common_levels(each.features for each in self.registered.values())
+
+    def set_level(self, command: SetFeatureLevel) -> Outcome:
+        """Set the feature level. Raise `StorageFormatError` if this version of dafka does not support it."""
+        level = command.level
+        if level < self.feature_level:
+            reason = f"the cluster has the feature level {self.feature_level}, and it is never lowered"
+            return Outcome(ErrorCode.INVALID_UPDATE_VERSION, reason)
+        if not self.levels.has(level):
+            unable = sorted(each.number for each in self.registered.values() if not each.features.has(level))
+            brokers = ", ".join(f"broker {each}" for each in unable) or "this version of dafka"
+            reason = f"the feature level {level} is not supported by {brokers}: update dafka there first"
+            return Outcome(ErrorCode.INVALID_UPDATE_VERSION, reason)
+        if level > self.feature_level:
+            self._check_support(level)
+            self.feature_level = level
+            self._records.put(FEATURE_LEVEL, level)
+        return DONE
+
+    def find_level_obstacle(self, kind: str) -> Outcome | None:
+        """Return why a kind of command cannot be written at the level of the cluster; None if it can."""
+        needed = self.support.level_of(kind)
+        if self.feature_level >= needed or needed == 1:
+            return None
+        reason = f"the cluster has the feature level {self.feature_level}, and this needs the level {needed}"
+        return Outcome(ErrorCode.UNSUPPORTED_VERSION, f"{reason}: raise it with `dafka cluster upgrade`")
+
+    def _check_support(self, level: int) -> None:
+        reason = self.support.levels.explain(level)
+        if reason:
+            raise StorageFormatError(reason)
 
     def drain(self, command: DrainBroker) -> Outcome:
         """Start or stop draining a broker."""
@@ -109,7 +174,13 @@ class RegisteredBrokers:
         self._records.put(BROKER + broker.store_id, broker)
 
     def restore(self, records: Mapping[bytes, bytes]) -> None:
-        """Replace the brokers by the ones in the keys and values of a state."""
+        """Replace the brokers and the feature level by the ones in the keys and values of a state.
+
+        Raise `StorageFormatError` if this version of dafka does not support the level.
+        """
+        (level,) = [*decode_records(records.items(), FEATURE_LEVEL, int)] or [0]
+        self._check_support(level)
+        self.feature_level = level
         self.registered.clear()
         self.registered.update(
             (each.store_id, each) for each in decode_records(records.items(), BROKER, RegisteredBroker)

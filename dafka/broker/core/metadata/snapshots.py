@@ -16,6 +16,7 @@ import attrs
 
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import SNAPSHOTS_KEPT, SnapshotTaken
+from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.typed_json import convert
 from dafka.errors import StateDiffersError, StorageFormatError
@@ -59,9 +60,9 @@ class Snapshot:
         """The SHA-256 of the text, as hexadecimal digits."""
         return sha256(self.text).hexdigest()
 
-    def restore(self) -> ClusterState:
-        """Return the state. Raise `StorageFormatError` if it is malformed."""
-        state = ClusterState()
+    def restore(self, support: FeatureSupport = SUPPORTED) -> ClusterState:
+        """Return the state. Raise `StorageFormatError` if it is malformed, or its feature level is not supported."""
+        state = ClusterState(support)
         state.restore(self.records)
         state.applied = self.offset
         return state

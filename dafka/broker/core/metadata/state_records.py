@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dafka.broker.core.typed_json import convert, encode_json
 
-HEADER, SNAPSHOTS = "cluster", "snapshots"
+HEADER, SNAPSHOTS, FEATURE_LEVEL = "cluster", "snapshots", "feature-level"
 """The keys of values of which there is one."""
 
 BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED = (
@@ -21,7 +21,9 @@ BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED = (
 )
 """What the keys of the others begin with. An id follows."""
 
-_PREFIXES = tuple(each.encode() for each in (HEADER, SNAPSHOTS, BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED))
+_PREFIXES = tuple(
+    each.encode() for each in (HEADER, SNAPSHOTS, FEATURE_LEVEL, BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED)
+)
 
 _T = TypeVar("_T")
 

@@ -26,8 +26,10 @@ from dafka.broker.core.metadata.commands import (
     RecoverLog,
     RegisterBroker,
     ReplicasChanged,
+    SetFeatureLevel,
     SnapshotTaken,
 )
+from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import LogKey, LogReplicas, Reason
 from dafka.broker.core.metadata.outcome import DONE
 from dafka.broker.core.metadata.registered_brokers import BROKERS_MAX
@@ -37,6 +39,8 @@ from dafka.errors import StorageFormatError
 from dafka.records import Partition
 
 CLUSTER = "C" * 32
+RANGES = [FeatureLevels(*each) for each in ((1, 1), (1, 2), (2, 3), (1, 3), (3, 2))]
+SUPPORT = FeatureSupport(FeatureLevels(1, 4))
 STORES, NAMES, IDS = st.sampled_from("abc"), st.sampled_from(["orders", "visits"]), st.sampled_from(["1D", "2D", "3D"])
 REPLICAS = st.lists(st.sampled_from("abcx"), max_size=3).map(tuple)
 PLACEMENT = st.lists(REPLICAS, max_size=3).map(tuple)
@@ -51,8 +55,9 @@ TOPICS = st.builds(
     first_epoch=st.sampled_from([0, 1024]),
 )
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
-    st.builds(OpenCluster),
-    st.builds(RegisterBroker, STORES, st.integers(-1, 2)),
+    st.builds(OpenCluster, st.integers(1, 3)),
+    st.builds(RegisterBroker, STORES, st.integers(-1, 2), features=st.sampled_from(RANGES)),
+    st.builds(SetFeatureLevel, st.integers(0, 4)),
     st.builds(DrainBroker, STORES, st.booleans()),
     st.builds(ForgetBroker, STORES, st.booleans()),
     st.builds(CreateTopic, TOPICS, st.booleans()),
@@ -77,10 +82,10 @@ ORDERS = st.lists(st.builds(Order, COMMANDS, controller_epoch=st.integers(0, 2))
 
 
 def begin() -> ClusterState:
-    state = ClusterState()
+    state = ClusterState(SUPPORT)
     state.found(CLUSTER)
     for number, each in enumerate("abc"):
-        assert state.apply(Order(RegisterBroker(each, number))) == DONE
+        assert state.apply(Order(RegisterBroker(each, number, features=FeatureLevels(1, 3)))) == DONE
     return state
 
 
@@ -89,7 +94,7 @@ def parts(state: ClusterState) -> dict[str, Any]:
     names = ("brokers", "forgotten_ids", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs")
     others = ("cluster_id", "is_open", "snapshots")
     replicas = {"replicas": dict(state.replicas), "changing": dict(state.replicas.changing)}
-    found = {name: getattr(state, name) for name in (*names, *others)}
+    found = {name: getattr(state, name) for name in (*names, *others)} | {"level": state.members.feature_level}
     return {**found, **replicas, "counts": +state.replicas.counts}
 
 
@@ -110,11 +115,26 @@ def test_a_state_is_what_its_stored_keys_and_values_say(orders: list[Order]) -> 
             else:
                 stored[key] = value
         assert (outcome.error is ErrorCode.NONE) == (not outcome.reason)
-        again = ClusterState()
+        again = ClusterState(SUPPORT)
         again.restore(stored)
         assert parts(again) == parts(state)
         assert again.take_changed() == list(again.topics)
         assert [again.find_id(each.topic_id) for each in state.topics.values()] == list(state.topics.values())
+
+
+@settings(max_examples=150)
+@given(ORDERS)
+def test_all_brokers_support_the_feature_level_which_never_falls(orders: list[Order]) -> None:
+    state, level = begin(), 0
+    members = state.members
+    for order in orders:
+        outcome = state.apply(order)
+        assert members.feature_level >= level
+        level = members.feature_level
+        assert not state.is_open or level
+        assert all(not level or each.features.has(level) for each in state.brokers.values())
+        if isinstance(order.command, SetFeatureLevel) and outcome == DONE:
+            assert level == order.command.level
 
 
 @settings(max_examples=150)
@@ -252,6 +272,13 @@ REFUSED: list[tuple[Command, ErrorCode, str]] = [
     (RegisterBroker("d", 2), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "the broker c has the number 2"),
     (RegisterBroker("d", -1), ErrorCode.INVALID_REGISTRATION, "a number is from 0 to 1023, not -1"),
     (RegisterBroker("d", BROKERS_MAX), ErrorCode.INVALID_REGISTRATION, "not 1024"),
+    (
+        RegisterBroker("d", 3, features=FeatureLevels(4, 5)),
+        ErrorCode.UNSUPPORTED_VERSION,
+        "this broker supports the feature level 4 to 5, and the others do not",
+    ),
+    (SetFeatureLevel(0), ErrorCode.INVALID_UPDATE_VERSION, "the feature level 0 is not supported by"),
+    (SetFeatureLevel(4), ErrorCode.INVALID_UPDATE_VERSION, "by broker 0, broker 1, broker 2: update dafka there first"),
     (DrainBroker("d", is_draining=True), ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker"),
     (ForgetBroker("d"), ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker"),
     (CreateTopic(topic("orders", "2D")), ErrorCode.TOPIC_ALREADY_EXISTS, "there is a topic 'orders' already"),
@@ -285,6 +312,21 @@ def test_what_cannot_take_effect_is_refused_with_its_reason(command: Command, er
     assert outcome.error is error
     assert reason in outcome.reason
     assert state.take_records() == []
+
+
+def test_a_broker_that_does_not_support_the_feature_level_is_refused() -> None:
+    state = begin()
+    assert state.apply(Order(SetFeatureLevel(2))) == DONE
+    for levels, advice in (((1, 1), "supports 1: update dafka on"), ((3, 4), "supports 3 to 4: raise it with")):
+        outcome = state.apply(Order(RegisterBroker("a", features=FeatureLevels(*levels))))
+        assert outcome.error is ErrorCode.UNSUPPORTED_VERSION
+        assert f"the cluster has the feature level 2, and this broker {advice}" in outcome.reason
+        other = ClusterState(FeatureSupport(FeatureLevels(*levels)))
+        with pytest.raises(StorageFormatError, match=advice):
+            other.restore(state.records)
+        with pytest.raises(StorageFormatError, match=advice):
+            other.apply(Order(SetFeatureLevel(2)))
+    assert "never lowered" in state.apply(Order(SetFeatureLevel(1))).reason
 
 
 def test_a_former_controller_has_no_effect() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.broker.core.metadata.commands import COMMAND_VERSION, CreateTopic, Order, decode_order, encode_order
+from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
 from dafka.broker.core.metadata.store_record import StoreRecord, decode_store_record, encode_store_record
 from dafka.errors import StorageFormatError
 from tests.broker.core.metadata.test_cluster_state import COMMANDS, topic
@@ -24,9 +26,14 @@ def test_an_order_is_read_as_it_was_written(order: Order) -> None:
 
 def test_a_broker_that_does_not_know_a_command_does_not_skip_it() -> None:
     fields = json.loads(encode_order(Order(CreateTopic(topic()))))
-    for change in ({"kind": "new"}, {"version": COMMAND_VERSION + 1}):
+    new_fields = [{"command": fields["command"] | {"new": 1}}, {"command": {"topic": {"name": "orders", "new": 1}}}]
+    for change in ({"kind": "new"}, {"version": COMMAND_VERSION + 1}, {"new": 1}, *new_fields):
         with pytest.raises(StorageFormatError, match="does not know: update dafka on this broker"):
             decode_order(json.dumps(fields | change).encode())
+    for level in (1, 2):
+        support = FeatureSupport(FeatureLevels(1, level), {"create-topic": 2})
+        with nullcontext() if level == 2 else pytest.raises(StorageFormatError, match="does not know: update dafka"):
+            decode_order(json.dumps(fields).encode(), support)
     commands: list[object] = [{}, [], {"topic": {"name": "orders", "topic_id": 1}}]
     malformed = [fields | {"command": each} for each in commands]
     malformed += [{key: each for key, each in fields.items() if key != name} for name in fields]

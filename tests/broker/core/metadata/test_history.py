@@ -21,6 +21,7 @@ from dafka.broker.core.metadata.commands import (
     RecoverLog,
     RegisterBroker,
     ReplicasChanged,
+    SetFeatureLevel,
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.history import apply_orders, describe_command
@@ -46,6 +47,7 @@ DESCRIBED: list[tuple[Command, str]] = [
     (DrainBroker("b", is_draining=True), "drain broker 1"),
     (DrainBroker("x", is_draining=False), "stop draining broker x"),
     (ForgetBroker("c"), "forget broker 2"),
+    (SetFeatureLevel(2), "raise the feature level to 2"),
     (RecoverLog("1D", 0, "b"), "continue log 0 of topic orders from broker 1 alone"),
     (ForgetBroker("c", accepts_loss=True), "forget broker 2, and accept the loss of records"),
     (CreateTopic(topic("new", "2D", settings={"b": "2", "a": "1"})), "create topic new, logs: 1, a=1, b=2"),

@@ -23,7 +23,7 @@ from dafka.broker.core.metadata.snapshots import (
 )
 from dafka.broker.core.positions import Offset
 from dafka.errors import StateDiffersError, StorageFormatError
-from tests.broker.core.metadata.test_cluster_state import ORDERS, begin, parts
+from tests.broker.core.metadata.test_cluster_state import ORDERS, SUPPORT, begin, parts
 
 EVERY = 5
 
@@ -55,7 +55,7 @@ def test_a_snapshot_stands_for_the_commands_before_it(before: list[Order], after
         state.apply(order)
     snapshot = snapshot_of(state)
     assert decompress_snapshot(compress_snapshot(snapshot)) == snapshot
-    again = snapshot.restore()
+    again = snapshot.restore(SUPPORT)
     assert (parts(again), snapshot_of(again).checksum) == (parts(state), snapshot.checksum)
     for order in after:
         assert again.apply(order) == state.apply(order)
@@ -71,7 +71,7 @@ def test_a_file_has_a_whole_snapshot_or_is_refused(orders: list[Order], data: st
     assert read_snapshot_file(text) == snapshot_of(state)
     lines = text.splitlines(keepends=True)
     del lines[data.draw(st.integers(0, len(lines) - 1))]
-    for damaged in ("".join(lines), text[: data.draw(st.integers(0, len(text) - 2))], text.replace('"number":1', "0")):
+    for damaged in ("".join(lines), text[: data.draw(st.integers(0, len(text) - 2))], text.replace("cluster_id", "0")):
         with pytest.raises(StorageFormatError):
             read_snapshot_file(damaged)
 
