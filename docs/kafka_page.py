@@ -51,6 +51,9 @@ NOTES = {
     ApiKey.ELECT_LEADERS: "preferred leaders, which also lead again after `[broker] preferred_leader_after_ms`; no "
     "unclean elections, which would lose records",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
+    ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
+    "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose numbers are not those of Kafka's own levels",
+    ApiKey.UPDATE_FEATURES: "`metadata.version` is raised, and never lowered",
     ApiKey.UNREGISTER_BROKER: "a broker that is lost for good; refused while it is alive, or a log has no quorum "
     "without it",
     ApiKey.DESCRIBE_LOG_DIRS: "the storage, with the logs that the broker keeps; sizes without compression",

@@ -25,8 +25,10 @@ from dafka.broker.core.metadata.commands import (
     DrainBroker,
     ForgetBroker,
     RecoverLog,
+    SetFeatureLevel,
 )
 from dafka.broker.core.metadata.log_replicas import LogReplicas
+from dafka.broker.core.metadata.outcome import DONE
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.core.node_machine import (
@@ -404,6 +406,18 @@ class BrokerNode:
             with trio.move_on_after(CHANGE_S):
                 await self.joining.has_joined.wait()
             await self.changes.change(command, ordered_by)
+
+    async def set_feature_level(self, level: int, *, is_dry_run: bool = False, ordered_by: str = "") -> None:
+        """Raise the feature level of the cluster, which is never lowered again. A dry run only checks whether it can.
+
+        Raise `ConfigError` if a broker does not support the level, or it is lower than the present one, and
+        `NoControllerError` if the cluster cannot agree on it now.
+        """
+        outcome = self.tables.state.members.check_level(level)
+        if is_dry_run and outcome is not DONE:
+            raise RefusedChangeError(outcome.reason, outcome.error)
+        if not is_dry_run:
+            await self.change(SetFeatureLevel(level), ordered_by)
 
     # Replicas
 

@@ -151,6 +151,7 @@ cluster restore {folder}/none --yes                      | cannot read {folder}/
 cluster verify --http ftp://x                            | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster drain 1024                                       | Invalid value for 'NUMBER': 1024 is not in the range
 cluster forget 1 --http ftp://x --yes                    | --http: expected a URL such as http://127.0.0.1:8080, not
+cluster upgrade --http ftp://x --yes                     | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster recover sqlite:{folder}/none --dry-run          | {folder}/none does not exist
 cluster undrain x                                        | Invalid value for 'NUMBER': 'x' is not a valid integer
 group list --kafka nowhere                               | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not

@@ -20,6 +20,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, encode_broker
+from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
 from dafka.cli import main
 from dafka.cli.kafka.cluster_verify import find_differing
 from dafka.cli.status import ClusterBrokers, broker_faults, read_brokers
@@ -459,7 +460,8 @@ async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
         numbers = {web.broker.node.address: web.broker.node.brokers.own.number for web in webs}
         cluster_id = webs[0].broker.node.cluster_id
         result = await run("cluster", "status", *http(webs[0]))
-        first, voters, *_ = result.stdout.splitlines()
+        first, level, voters, *_ = result.stdout.splitlines()
+        assert level == "feature level: 1"
         assert first == f"cluster {cluster_id}: open, broker {numbers[controller]} is the controller"
         assert voters == f"voters on metadata: {numbers[controller]}; changes need 1 of 1"
         webs[2].kill()
@@ -475,6 +477,31 @@ async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
             assert all(f"broker {killed.number} is not heard" in each for each in reasons)
         text = (await run("cluster", "status", *http(webs[1]))).stdout
         assert f"3 brokers, 1 dead ({killed.number}); " in text
+
+
+async def test_the_feature_level_is_raised_when_all_brokers_support_another_one() -> None:
+    async with open_webs(2, FAST) as webs:
+        for options, status, output in [
+            ("--dry-run", 0, "the cluster has the feature level 1 already"),
+            ("--to=2 --dry-run", 2, "the feature level 2 is not supported by broker 0, broker 1: update dafka there"),
+            ("--to=2 --yes", 2, "the feature level 2 is not supported by broker 0, broker 1: update dafka there"),
+        ]:
+            result = await run("cluster", "upgrade", *options.split(), *http(webs[0]))
+            assert (result.exit_code, output in result.stderr) == (status, True), result.stderr
+        for web in webs:  # as if a later version had registered itself
+            members = web.broker.node.tables.state.members
+            members.support = FeatureSupport(FeatureLevels(1, 2))
+            for store_id, each in members.registered.items():
+                members.registered[store_id] = attrs.evolve(each, features=FeatureLevels(1, 2))
+        result = await run("cluster", "status", *http(webs[0]))
+        assert "feature level: 1 (all brokers support 2: `dafka cluster upgrade` raises it)" in result.stdout
+        result = await run("cluster", "upgrade", "--dry-run", *http(webs[1]))
+        assert "would be raised from 1 to 2" in result.stderr
+        assert result.stdout.count("1 to 2") == 2
+        result = await run("cluster", "upgrade", "--yes", *http(webs[1]))
+        assert (result.exit_code, "has the feature level 2" in result.stderr) == (0, True), result.stderr
+        await wait_until(lambda: all(web.broker.node.tables.state.members.feature_level == 2 for web in webs))
+        assert "feature level: 2\n" in (await run("cluster", "status", *http(webs[0]))).stdout
 
 
 async def test_the_log_of_a_cluster_says_who_has_changed_what() -> None:

@@ -76,6 +76,7 @@ TABLE = {
     "cluster drain 1": f"wait=flag timeout=duration dry-run=flag {HTTP}",
     "cluster undrain 1": HTTP,
     "cluster forget 1": f"accept-loss=flag dry-run=flag yes=flag {HTTP}",
+    "cluster upgrade": f"to=1.. dry-run=flag yes=flag {HTTP}",
     "cluster snapshot FILE": f"overwrite=flag {HTTP}",
     "cluster restore FILE": f"yes=flag {HTTP}",
     "cluster verify": f"json=flag {HTTP}",

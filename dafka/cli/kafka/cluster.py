@@ -1,4 +1,4 @@
-"""`dafka cluster`: the state of a cluster, its changes, its brokers, draining and forgetting them."""
+"""`dafka cluster`: the state of a cluster, its changes, its feature level, and draining and forgetting brokers."""
 
 from __future__ import annotations
 
@@ -94,6 +94,9 @@ def _has_problems(found: dict[str, Any]) -> bool:
 def _print_status(found: dict[str, Any]) -> None:
     controller = "no controller" if found["controller"] is None else f"broker {found['controller']} is the controller"
     click.echo(f"cluster {found['cluster_id']}: {'open' if found['is_open'] else 'not open yet'}, {controller}")
+    level, highest = found["feature_level"], found["feature_level_max"]
+    possible = f" (all brokers support {highest}: `dafka cluster upgrade` raises it)" if level < highest else ""
+    click.echo(f"feature level: {level}{possible}")
     voters = ", ".join(
         f"{each['address'] if each['number'] is None else each['number']}{'' if each['is_heard'] else ' (not heard)'}"
         for each in found["voters"]
@@ -244,6 +247,39 @@ def forget(number: int, accept_loss: bool, dry_run: bool, yes: bool, client: Htt
     confirm(f"Forget broker {number} forever?", yes=yes, declined="nothing was changed")
     client.ask("POST", f"/brokers/{number}/forget", {"accept_loss": accept_loss})
     click.echo(f"broker {number} is forgotten", err=True)
+
+
+@cluster.command()
+@click.option("--to", "level", type=click.IntRange(min=1), help="The level.  [default: the highest possible one]")
+@click.option("--dry-run", is_flag=True, help="Only show which levels the brokers support.")
+@yes_option
+@http_options
+def upgrade(level: int | None, dry_run: bool, yes: bool, client: HttpClient) -> None:
+    """Raise the feature level of the cluster, when all brokers run a later version of dafka.
+
+    Until then, a cluster does not use what former versions do not know, so that brokers of both can run together. The
+    level is never lowered: brokers of versions that do not support it can no longer start.
+    """
+    found = client.ask("GET", "/cluster")
+    before = found["feature_level"]
+    after = found["feature_level_max"] if level is None else level
+    if dry_run:
+        rows = [(each["number"], _state(each), _levels(each)) for each in found["brokers"]]
+        print_table(("broker", "state"), ("feature levels",), rows)
+    client.ask("POST", "/cluster/feature-level", {"level": after, "dry_run": True})
+    if after == before:
+        click.echo(f"the cluster has the feature level {before} already", err=True)
+    elif dry_run:
+        click.echo(f"the feature level would be raised from {before} to {after}", err=True)
+    else:
+        confirm(f"Raise the feature level from {before} to {after} forever?", yes=yes, declined="nothing was changed")
+        client.ask("POST", "/cluster/feature-level", {"level": after})
+        click.echo(f"the cluster has the feature level {after}", err=True)
+
+
+def _levels(broker: dict[str, Any]) -> str:
+    lowest, highest = broker["feature_level_min"], broker["feature_level_max"]
+    return str(lowest) if lowest == highest else f"{lowest} to {highest}"
 
 
 cluster.add_command(snapshot)

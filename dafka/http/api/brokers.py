@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.metadata.features import FIRST_LEVEL
 from dafka.broker.core.replication.records import NO_EPOCH, EpochStart
 from dafka.broker.node import BrokerNode
 from dafka.errors import ConfigError
@@ -35,6 +36,8 @@ class ClusterBroker(Document):
     kafka_listener: Annotated[str, doc("Where clients of Kafka reach it; empty if they do not.")]
     http_url: Annotated[str, doc("Where HTTP clients and other brokers reach it; empty if they do not.")]
     free_bytes: Annotated[Count, doc("The free space of its storage.")]
+    feature_level_min: Annotated[Count, doc("The lowest feature level that it supports.")]
+    feature_level_max: Annotated[Count, doc("The highest feature level that it supports.")]
     is_draining: Annotated[bool, doc("Whether it hands its logs to other brokers, to be taken away.")]
     is_drained: Annotated[bool, doc("Whether it can be taken away: it leads no log, and others keep what it keeps.")]
     logs_led: Annotated[Count, doc("How many logs it leads, internal ones among them.")]
@@ -180,10 +183,14 @@ def _describe_broker(
     node: BrokerNode, broker: BrokerRegistration, led: Counter[str], kept: Counter[str], needed: Counter[str]
 ) -> ClusterBroker:
     address, is_self = broker.address, broker.address == node.address
+    registered = node.tables.state.brokers.get(address)
+    levels = FIRST_LEVEL if registered is None else registered.features
     return ClusterBroker.of(
         broker,
         is_self=is_self,
         is_alive=node.brokers.is_alive(address),
+        feature_level_min=levels.lowest,
+        feature_level_max=levels.highest,
         is_drained=broker.is_draining and not led[address] and not needed[address],
         logs_led=led[address],
         replicas=kept[address],

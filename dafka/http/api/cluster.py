@@ -52,6 +52,8 @@ class Cluster(Document):
 
     cluster_id: Annotated[str, doc("The id of the cluster, as clients of Kafka see it.")]
     is_open: Annotated[bool, doc("Whether the cluster serves clients: as many brokers as it begins with have joined.")]
+    feature_level: Annotated[Count, doc("The feature level of the cluster; 0 until it is open.")]
+    feature_level_max: Annotated[Count, doc("The highest level that all of its brokers support.")]
     controller: Annotated[BrokerNumber | None, doc("The number of the controller; null if none is heard.")]
     voters: Annotated[list[Voter], doc("The brokers that vote on metadata.")]
     voters_needed: Annotated[Count, doc("How many of them must be heard for changes of topics, replicas and brokers.")]
@@ -90,6 +92,8 @@ async def describe_cluster(request: Request) -> Cluster:
     return Cluster(
         cluster_id=node.cluster_id,
         is_open=node.tables.state.is_open,
+        feature_level=node.tables.state.members.feature_level,
+        feature_level_max=node.tables.state.members.levels.highest,
         controller=number_of(node, quorum.controller),
         voters=sorted(voters, key=lambda each: (each.number is None, each.number or 0, each.address)),
         voters_needed=quorum.needed,
@@ -117,6 +121,36 @@ def _find_under_replicated(broker: Broker) -> list[UnderReplicatedLog]:
             UnderReplicatedLog(topic=log.topic, log=log.number, reason=reason, **describe_leadership(node, log))
         )
     return found
+
+
+class NewFeatureLevel(Document):
+    """The feature level that a cluster gets."""
+
+    level: Annotated[Count, doc("The level.")]
+    dry_run: Annotated[bool, doc("Whether only to check that the level can be raised.")] = False
+
+
+class FeatureLevel(Document):
+    """The feature level of the cluster."""
+
+    feature_level: Annotated[Count, doc("The level.")]
+
+
+@Route(
+    "POST /cluster/feature-level",
+    RequiredPermission.ADMINISTRATOR,
+    name="raiseFeatureLevel",
+    tag="Cluster",
+    errors=("controller_unavailable",),
+)
+async def raise_feature_level(request: Request, document: NewFeatureLevel) -> FeatureLevel:
+    """Raise the feature level of the cluster, when all brokers run a version of dafka that supports it.
+
+    It is never lowered: brokers of versions that do not support it can no longer join.
+    """
+    node = request.broker.node
+    await node.set_feature_level(document.level, is_dry_run=document.dry_run, ordered_by=request.requester)
+    return FeatureLevel(node.tables.state.members.feature_level)
 
 
 class ClusterSnapshot(Document):

@@ -19,6 +19,7 @@ from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Uploa
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.apis import OFFERED, SERVED
+from dafka.kafka.apis.features import add_features
 from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
 from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, HANDLERS, Decision, RequestContext, ResponsePatch
 from dafka.kafka.protocol.apis import advertise
@@ -307,7 +308,7 @@ class Connection:
 
     async def _respond(self, context: RequestContext, request: Request) -> Response | None:
         if isinstance(request, ApiVersionsRequest):
-            return advertise(SERVED)
+            return add_features(context, advertise(SERVED))
         if isinstance(request, SaslHandshakeRequest):
             return refuse_handshake([])
         if isinstance(request, SaslAuthenticateRequest):

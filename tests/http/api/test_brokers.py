@@ -18,6 +18,7 @@ from dafka import Config
 from dafka.broker.core.cluster_status import MetadataQuorum
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
 from dafka.errors import ConfigError
@@ -147,6 +148,7 @@ def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **f
     node = SimpleNamespace(
         address=ADDRESSES[0],
         brokers=known,
+        tables=SimpleNamespace(state=ClusterState()),
         quorum=MetadataQuorum(ADDRESSES[0]),
         inventory=SimpleNamespace(orphans=lambda: {"gone": 3, "lost": 4}),
         all_logs=lambda: logs,

@@ -51,6 +51,7 @@ WAITING = {
 OTHERS = {
     *("POST /brokers/{number}/drain", "POST /brokers/{number}/undrain"),  # the answer says that it has begun
     *("POST /brokers/{number}/forget", "POST /topics/{topic}/logs/{log}/recover"),  # they are for what is lost
+    "POST /cluster/feature-level",
     *("PUT /topics/{topic}/logs/{log}/replicas", "POST /storage/verification", "POST /session", "DELETE /session"),
 }
 

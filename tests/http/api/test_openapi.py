@@ -150,6 +150,8 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     ("POST /brokers/7/drain", None, 404, "broker_not_found"),
     ("GET /brokers/0/logs", None, 200, None),
     ("GET /brokers/7/logs", None, 404, "broker_not_found"),
+    ("POST /cluster/feature-level", {"level": 2}, 400, "bad_request"),
+    ("POST /cluster/feature-level", {"level": 1, "dry_run": True}, 200, {"feature_level": 1}),
     ("POST /brokers/7/forget", {}, 404, "broker_not_found"),
     ("POST /brokers/0/forget", {"accept_loss": True}, 400, "bad_request"),
     ("GET /topics/orders/epochs", None, 200, {"logs": [{"log": 0}, {"log": 1}]}),

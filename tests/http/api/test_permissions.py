@@ -105,6 +105,7 @@ USES = [
     Use("PUT /groups/{group}/offsets", need(GROUPS, READ), sent={"document": {"topic": TOPIC, "offsets": {"0": 0}}}),
     Use("PUT /groups/{group}/offsets", need(GROUPS, READ, OTHER), sent={"document": FROM_OTHER}),
     Use("GET /cluster", need(OPERATOR)),
+    Use("POST /cluster/feature-level", need(OPERATOR), sent={"document": {"level": 1}}),
     Use("GET /cluster/snapshot", need(OPERATOR)),
     Use("GET /cluster/log", need(OPERATOR), "?limit=3"),
     Use("GET /brokers", need(OPERATOR)),

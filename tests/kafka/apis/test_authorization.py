@@ -151,6 +151,7 @@ SETTING = [{"name": "retention.ms", "value": "60000"}]
 CHANGE = [{"name": "retention.ms", "value": "60000", "config_operation": 0}]
 PROTOCOLS = {"protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
 MEMBER = {**IN_GROUP, "generation_id": 1, "member_id": "m"}
+LEVEL = {"feature": "metadata.version", "max_version_level": 1}
 SOON, DONE = {"timeout_ms": 1000}, {"validate_only": False}
 
 CALLS = [
@@ -196,6 +197,7 @@ CALLS = [
     row("ELECT_LEADERS 0-2", (ADMIN,), topics("topic_partitions", "topic", partitions=[0])),
     row("ELECT_LEADERS 0-2", (CLUSTER,), {"topic_partitions": None}, silent=versions(0, 0)),
     row("DESCRIBE_LOG_DIRS 0-5", (CLUSTER,), {"topics": None}, silent=versions(0, 2)),
+    row("UPDATE_FEATURES 0-2", (CLUSTER,), {"feature_updates": [LEVEL], **SOON}),
     row("UNREGISTER_BROKER 0-0", (CLUSTER,), {"broker_id": 7}),
     row("OFFSET_FOR_LEADER_EPOCH 0-4", (SEE,), topics(name="topic", **part(partition=0, leader_epoch=0))),
     row("INIT_PRODUCER_ID 0-5", (TRANSACTION,), {**IN_TRANSACTION, "transaction_timeout_ms": 1000}),

@@ -75,7 +75,10 @@ class _Header:
 
 
 class ClusterState:
-    """The state of a cluster, at a broker whose version of dafka has this `support`.
+    """The state of a cluster.
+
+    Args:
+        support: What the version of dafka supports that keeps the state.
 
     Attributes:
         cluster_id: The id of the cluster; empty if this broker belongs to none yet.

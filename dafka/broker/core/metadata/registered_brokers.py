@@ -118,9 +118,8 @@ class RegisteredBrokers:
         """The feature levels that all registered brokers support."""
         return common_levels(each.features for each in self.registered.values())
 
-    def set_level(self, command: SetFeatureLevel) -> Outcome:
-        """Set the feature level. Raise `StorageFormatError` if this version of dafka does not support it."""
-        level = command.level
+    def check_level(self, level: int) -> Outcome:
+        """Return why the feature level cannot be raised to another one; `DONE` if it can."""
         if level < self.feature_level:
             reason = f"the cluster has the feature level {self.feature_level}, and it is never lowered"
             return Outcome(ErrorCode.INVALID_UPDATE_VERSION, reason)
@@ -129,11 +128,16 @@ class RegisteredBrokers:
             brokers = ", ".join(f"broker {each}" for each in unable) or "this version of dafka"
             reason = f"the feature level {level} is not supported by {brokers}: update dafka there first"
             return Outcome(ErrorCode.INVALID_UPDATE_VERSION, reason)
-        if level > self.feature_level:
+        return DONE
+
+    def set_level(self, command: SetFeatureLevel) -> Outcome:
+        """Set the feature level. Raise `StorageFormatError` if this version of dafka does not support it."""
+        level, outcome = command.level, self.check_level(command.level)
+        if outcome is DONE and level > self.feature_level:
             self._check_support(level)
             self.feature_level = level
             self._records.put(FEATURE_LEVEL, level)
-        return DONE
+        return outcome
 
     def find_level_obstacle(self, kind: str) -> Outcome | None:
         """Return why a kind of command cannot be written at the level of the cluster; None if it can."""

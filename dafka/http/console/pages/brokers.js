@@ -127,6 +127,7 @@ export function BrokersPage() {
   const items = [
     ["Controller", controller == null ? "none" : `broker ${controller}`, controller == null ? "nothing can be changed" : ""],
     ["Voters heard", `${count(heard)} of ${count(voters.length)}`, `changes need ${count(view.data.voters_needed)}`],
+    ["Feature level", count(view.data.feature_level), view.data.feature_level < view.data.feature_level_max ? `${count(view.data.feature_level_max)} is possible` : ""],
     ["Brokers", count(brokers.length), dead ? `${count(dead)} not heard` : "all alive"],
     ["Logs", count(logs), "with internal ones"],
     ["Without a leader", count(leaderless)],

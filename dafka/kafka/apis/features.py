@@ -1,0 +1,69 @@
+"""UpdateFeatures, and the features in responses to ApiVersions: the feature level of the cluster."""
+
+from __future__ import annotations
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.features import FEATURE
+from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, require
+from dafka.kafka.apis.shared.changes import make_change, requester_of
+from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.protocol.messages.connections import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+from dafka.kafka.protocol.messages.features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+RESULTS_VERSION = 1
+"""The last version of UpdateFeatures that answers about each feature."""
+
+UPGRADE = 1
+"""The type of an update that raises a level."""
+
+
+def add_features(context: RequestContext, response: ApiVersionsResponse) -> ApiVersionsResponse:
+    """Add the levels that this broker supports, and the level of the cluster, to a response."""
+    state = context.broker.node.tables.state
+    levels, level = state.members.support.levels, state.members.feature_level
+    response.supported_features = [
+        SupportedFeatureKey(name=FEATURE, min_version=levels.lowest, max_version=levels.highest)
+    ]
+    if level:
+        response.finalized_features_epoch = state.applied
+        response.finalized_features = [
+            FinalizedFeatureKey(name=FEATURE, max_version_level=level, min_version_level=level)
+        ]
+    return response
+
+
+@handles(
+    UpdateFeaturesRequest,
+    require(lambda user, _: user.is_administrator, UpdateFeaturesResponse, CLUSTER_REFUSED, error_message=None),
+)
+async def update_features(context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    """Raise the feature level of the cluster, or only check whether it can be raised."""
+    error, message = ErrorCode.NONE, None
+    for each in request.feature_updates:
+        if error is ErrorCode.NONE:
+            error, message = await _update(context, each, request)
+    if context.header.api_version > RESULTS_VERSION:
+        return UpdateFeaturesResponse(error_code=error, error_message=message)
+    results = [
+        UpdatableFeatureResult(feature=each.feature, error_code=error, error_message=message)
+        for each in request.feature_updates
+    ]
+    return UpdateFeaturesResponse(error_code=ErrorCode.NONE, error_message=None, results=results)
+
+
+async def _update(
+    context: RequestContext, update: FeatureUpdateKey, request: UpdateFeaturesRequest
+) -> tuple[ErrorCode, str | None]:
+    if update.feature != FEATURE:
+        return ErrorCode.INVALID_UPDATE_VERSION, f"there is only the feature {FEATURE}, not {update.feature[:100]!r}"
+    if update.allow_downgrade or update.upgrade_type != UPGRADE:
+        return ErrorCode.INVALID_UPDATE_VERSION, "the feature level of a cluster is never lowered"
+    change = context.broker.node.set_feature_level(
+        update.max_version_level, is_dry_run=request.validate_only, ordered_by=requester_of(context)
+    )
+    return await make_change(change, request.timeout_ms)

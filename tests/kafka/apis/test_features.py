@@ -1,0 +1,75 @@
+"""Clients see the feature level of a cluster, and raise it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.cluster_state import ClusterState
+from dafka.broker.core.metadata.commands import Command, OpenCluster, Order, RegisterBroker
+from dafka.broker.core.metadata.features import FEATURE, FeatureLevels, FeatureSupport
+from dafka.broker.core.positions import Offset
+from dafka.broker.node import BrokerNode
+from dafka.errors import RefusedChangeError
+from dafka.kafka.apis.features import add_features
+from dafka.kafka.protocol.apis import advertise
+from dafka.kafka.protocol.constants import ApiKey
+from tests.kafka.apis.fake_cluster import OWN, FakeBroker, FakeCluster
+
+LEVELS = FeatureLevels(1, 3)
+
+
+class UpgradedBroker(FakeBroker):
+    """A broker of a later version, in a cluster with the first level."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        state = ClusterState(FeatureSupport(LEVELS))
+        self.tables = SimpleNamespace(state=state)
+        for command in (RegisterBroker(OWN, 0, features=LEVELS), OpenCluster()):
+            assert state.apply(Order(command)).error is ErrorCode.NONE
+        state.applied = Offset(7)
+
+    async def change(self, command: Command, _ordered_by: str) -> None:
+        outcome = self.tables.state.apply(Order(command))
+        if outcome.error is not ErrorCode.NONE:
+            raise RefusedChangeError(outcome.reason, outcome.error)
+
+    async def set_feature_level(self, *level: Any, **how: Any) -> None:
+        await BrokerNode.set_feature_level(self, *level, **how)  # type: ignore[arg-type]
+
+
+def features(cluster: FakeCluster) -> list[tuple[int, ...]]:
+    """Return the supported and the finalized levels in a response to ApiVersions, and the epoch."""
+    found = add_features(cluster.client(ApiKey.API_VERSIONS, 4), advertise([]))
+    assert {each.name for each in found.supported_features} | {each.name for each in found.finalized_features} == {
+        FEATURE
+    }
+    supported = [(each.min_version, each.max_version) for each in found.supported_features]
+    finalized = [(each.min_version_level, each.max_version_level) for each in found.finalized_features]
+    return [*supported, *finalized, (found.finalized_features_epoch,)]
+
+
+async def test_clients_raise_the_feature_level() -> None:
+    cluster = FakeCluster()
+    cluster.listener.broker.node = UpgradedBroker()  # type: ignore[assignment]
+    assert features(cluster) == [(1, 3), (1, 1), (7,)]
+    invalid, update = ErrorCode.INVALID_UPDATE_VERSION, {"feature": FEATURE, "max_version_level": 2}
+    asked: list[tuple[int, dict[str, Any], dict[str, Any], ErrorCode, str | None, int]] = [
+        (2, {"max_version_level": 4}, {}, invalid, "is not supported by broker 0: update dafka there first", 1),
+        (1, {"feature": "group.version"}, {}, invalid, "there is only the feature metadata.version", 1),
+        (0, {"allow_downgrade": True}, {}, invalid, "never lowered", 1),
+        (1, {"upgrade_type": 2}, {}, invalid, "never lowered", 1),
+        (2, {"max_version_level": 4}, {"validate_only": True}, invalid, "is not supported by", 1),
+        (2, {}, {"validate_only": True}, ErrorCode.NONE, None, 1),
+        (1, {}, {}, ErrorCode.NONE, None, 2),
+        (2, {"max_version_level": 1}, {}, invalid, "has the feature level 2, and it is never lowered", 2),
+        (2, {"max_version_level": 3}, {}, ErrorCode.NONE, None, 3),
+    ]
+    for version, change, others, error, reason, level in asked:
+        found = await cluster.ask(ApiKey.UPDATE_FEATURES, version, feature_updates=[update | change], **others)
+        found = found["results"][0] if version < 2 else found
+        assert found["error_code"] == error
+        assert (found["error_message"] is None) if reason is None else reason in found["error_message"]
+        assert features(cluster)[1] == (level, level)
