@@ -105,7 +105,7 @@ class TestProcesses:
         self, tmp_path: Path
     ) -> None:
         """The producer has no id: brokers answer all requests before they end, and before others lead their logs."""
-        async with open_cluster(tmp_path, 5) as cluster:
+        async with open_cluster(tmp_path, 5, is_split=not OBSTACLE) as cluster:
             await cluster.create_topic(TOPIC, LOGS)
             first, second, third, *_ = cluster.brokers.values()
             workload = Workload([Traffic(cluster.servers, LOGS, PLAIN)])
@@ -131,7 +131,7 @@ class TestProcesses:
     @pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE or "there are namespaces")
     async def test_brokers_hear_each_other_soon_after_a_network_was_cut_for_long(self, tmp_path: Path) -> None:
         """TCP alone would send again 25 seconds after the cut, if that has lasted longer than 13."""
-        async with open_cluster(tmp_path, 3, is_split=True) as cluster:
+        async with open_cluster(tmp_path, 3, is_split=not OBSTACLE) as cluster:
             first, *others = cluster.brokers
 
             def is_heard() -> bool:

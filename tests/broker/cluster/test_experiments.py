@@ -117,7 +117,7 @@ async def wait_topics(cluster: ProcessCluster, **logs: int) -> None:
 @needs_splits
 @pytest.mark.long
 async def test_a_topic_gets_more_logs_on_both_sides_of_a_split(tmp_path: Path) -> None:
-    async with open_cluster(tmp_path, is_split=True) as cluster, keep_sending(cluster) as workload:
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster, keep_sending(cluster) as workload:
         *_, other, alone = cluster.brokers.values()
         async with cut_off(cluster, alone):
             assert await order(other, "PATCH", f"/topics/{TOPIC}", {"log_count": 4})
@@ -130,7 +130,7 @@ async def test_a_topic_gets_more_logs_on_both_sides_of_a_split(tmp_path: Path) -
 @pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_fresh_broker_whose_clock_is_an_hour_slow_hears_only_the_tower_at_first(tmp_path: Path) -> None:
-    async with open_cluster(tmp_path, is_split=True) as cluster:
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster:
         await cluster.create_topic(TOPIC, 1)
         positions = {f"group-{number}": number + 1 for number in range(6)}
         await trio.to_thread.run_sync(send, cluster.servers, TOPIC, [str(each) for each in positions])
@@ -161,7 +161,7 @@ async def test_a_fresh_broker_whose_clock_is_an_hour_slow_hears_only_the_tower_a
 @needs_splits
 @pytest.mark.long
 async def test_a_topic_of_three_replicas_is_created_while_two_brokers_are_not_heard(tmp_path: Path) -> None:
-    async with open_cluster(tmp_path, is_split=True) as cluster, keep_sending(cluster):
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster, keep_sending(cluster):
         alone, *_, other = cluster.brokers.values()
         new = {"name": "few", "log_count": 1, "replica_count": 3}
         async with cut_off(cluster, alone):
@@ -176,7 +176,7 @@ async def test_a_topic_of_three_replicas_is_created_while_two_brokers_are_not_he
 @needs_splits
 @pytest.mark.long
 async def test_a_topic_is_created_by_use_on_both_sides_of_a_split(tmp_path: Path) -> None:
-    async with open_cluster(tmp_path, is_split=True) as cluster, keep_sending(cluster):
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster, keep_sending(cluster):
         alone, *_, other = cluster.brokers.values()
         acknowledged: dict[int, bytes] = {}
 
@@ -196,7 +196,7 @@ async def test_a_topic_is_created_by_use_on_both_sides_of_a_split(tmp_path: Path
 
 @pytest.mark.long
 async def test_all_brokers_start_ten_seconds_before_their_tower_after_a_rolling_restart(tmp_path: Path) -> None:
-    async with open_cluster(tmp_path, 4) as cluster, keep_sending(cluster) as workload:
+    async with open_cluster(tmp_path, 4, is_split=not OBSTACLE) as cluster, keep_sending(cluster) as workload:
         for each in cluster.brokers.values():
             await each.node.terminate(READY_S)
             await cluster.start(each)
@@ -216,7 +216,10 @@ async def test_all_brokers_start_ten_seconds_before_their_tower_after_a_rolling_
 @pytest.mark.parametrize("storage", ["filelog", "sqlite"])
 @pytest.mark.parametrize("kind", ["old-disk-first", "cut-disk-first"])
 async def test_all_are_killed_and_one_of_three_has_forgotten_something(tmp_path: Path, kind: str, storage: str) -> None:
-    async with open_cluster(tmp_path, storage=storage) as cluster, keep_sending(cluster) as workload:
+    async with (
+        open_cluster(tmp_path, is_split=not OBSTACLE, storage=storage) as cluster,
+        keep_sending(cluster) as workload,
+    ):
         async with DiskFaults(cluster, Random(1)).apply(kind, cluster.brokers["broker-1"]):
             pass
         await workload.wait_more(cluster, kind)
@@ -227,7 +230,10 @@ async def test_all_are_killed_and_one_of_three_has_forgotten_something(tmp_path:
 @pytest.mark.parametrize("storage", ["filelog", "sqlite"])
 async def test_a_clone_starts_beside_its_running_original(tmp_path: Path, storage: str) -> None:
     """It becomes a broker of its own, with another number."""
-    async with open_cluster(tmp_path, storage=storage) as cluster, keep_sending(cluster) as workload:
+    async with (
+        open_cluster(tmp_path, is_split=not OBSTACLE, storage=storage) as cluster,
+        keep_sending(cluster) as workload,
+    ):
         async with DiskFaults(cluster, Random(1)).apply("clone", cluster.brokers["broker-1"]):
             pass
         await workload.wait_more(cluster, "the clone")
@@ -237,7 +243,7 @@ async def test_a_clone_starts_beside_its_running_original(tmp_path: Path, storag
 @pytest.mark.timeout(900)
 async def test_a_clone_starts_with_its_original_at_the_same_moment(tmp_path: Path) -> None:
     """One of the two keeps the number, and the other one becomes a broker of its own."""
-    async with open_cluster(tmp_path) as cluster, keep_sending(cluster) as workload:
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster, keep_sending(cluster) as workload:
         original = cluster.brokers["broker-1"]
         clone = await cluster.add(is_numbered=False)
         await original.node.kill()
@@ -250,8 +256,9 @@ async def test_a_clone_starts_with_its_original_at_the_same_moment(tmp_path: Pat
 @pytest.mark.long
 async def test_two_brokers_have_one_number(tmp_path: Path) -> None:
     """The second one ends."""
-    async with open_cluster(tmp_path) as cluster, keep_sending(cluster):
-        command = [sys.executable, "-m", "dafka", "broker", "--config", str(tmp_path / "broker-1.toml")]
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster, keep_sending(cluster):
+        place, config = await cluster.network.add("broker-1"), str(tmp_path / "broker-1.toml")
+        command = [*place.prefix, sys.executable, "-m", "dafka", "broker", "--config", config]
         options = ["--storage", f"filelog:{tmp_path}/second", "--kafka", "0", "--http", "0"]
         ended = await trio.run_process([*command, *options], capture_stderr=True, check=False)
         assert ended.returncode == 2
@@ -261,7 +268,7 @@ async def test_two_brokers_have_one_number(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 async def test_a_topic_is_deleted_made_again_and_written_to_and_brokers_restart_in_each_order(tmp_path: Path) -> None:
-    async with open_cluster(tmp_path) as cluster, keep_sending(cluster):
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster, keep_sending(cluster):
         orders = [order for count in (1, 2, 3) for order in permutations(cluster.brokers.values(), count)]
         for turn, restarted in enumerate(orders):
             await cluster.create_topic("again", 1)
@@ -280,7 +287,7 @@ async def test_a_topic_is_deleted_made_again_and_written_to_and_brokers_restart_
 @pytest.mark.long
 @pytest.mark.timeout(900)
 async def test_transactions_are_aborted_through_twenty_changes_of_leaders(tmp_path: Path) -> None:
-    async with open_cluster(tmp_path) as cluster:
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster:
         workload = await Workload.create(cluster, FEW_LOGS, Random(1))
         async with workload.run(cluster):
             kept = await trio.to_thread.run_sync(find_replicas, cluster.servers, PAID)
@@ -320,7 +327,7 @@ async def wait_leader(brokers: Sequence[BrokerNode]) -> BrokerNode:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("stopped_s", [3, pytest.param(60, marks=pytest.mark.long)])
 async def test_a_leader_that_was_stopped_gives_no_stale_answer(tmp_path: Path, stopped_s: float) -> None:
-    async with open_cluster(tmp_path) as cluster:
+    async with open_cluster(tmp_path, is_split=not OBSTACLE) as cluster:
         await cluster.create_topic("orders", 1)
         by_number = {each.number: each for each in cluster.brokers.values()}
         former = find_leaders(cluster.servers, "orders")[0]
