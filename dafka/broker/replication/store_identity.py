@@ -206,8 +206,11 @@ class StoreIdentity(CommitStage):
     def _is_shorter(self, partition: Partition, end: int) -> bool:
         """Return whether this store has forgotten records of a partition that this broker has written.
 
-        It can have deleted those of former epochs, and forgets partitions without records. An index always has records.
+        It can have deleted those of former epochs and of deleted topics, of which another broker may not know yet. It
+        forgets partitions without records. An index always has records.
         """
+        if self._tables.state.is_deleted(partition.address):
+            return False
         own_end = max(self._own_ends.get(partition, 0), self._storage.durable_end(partition))
         is_kept = own_end > 0 or partition.topic == INDEX_TOPIC
         return is_kept and end > own_end and self._is_of_latest_epoch(partition.address)

@@ -133,3 +133,22 @@ async def test_a_store_that_is_restarted_again_and_again_keeps_its_id(autojump_c
         await cluster.start(*"ABC", **SETTINGS)
         assert [address(cluster, each) for each in "ABC"] == [each * 32 for each in "ABC"]
         await check_all_have(cluster, b"a")
+
+
+async def test_stores_that_have_dropped_a_deleted_topic_keep_their_ids(autojump_clock: MockClock) -> None:
+    """A broker with an older disk does not know that it is deleted, and still has its records."""
+    settings = {**SETTINGS, "delete_delay_ms": 1000}
+    async with open_virtual_cluster() as cluster:
+        await cluster.start(*"ABC", **settings)
+        await cluster.create("orders", "ABC")
+        await cluster.append("A", b"a")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        disk = cluster.disks["C"].copy()
+        await cluster.brokers["A"].delete_topic("orders")
+        await trio.sleep(5)
+        await cluster.stop(*"ABC")
+        assert not {each for each in await cluster.disks["A"].partitions() if each.topic == "orders"}
+        cluster.disks["C"] = disk
+        await cluster.start(*"CAB", **settings)
+        assert [address(cluster, each) for each in "AB"] == ["A" * 32, "B" * 32]
+        assert address(cluster, "C") != "C" * 32
