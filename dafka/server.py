@@ -60,18 +60,22 @@ async def serve_listeners(
     When it is cancelled, it stops reading requests. Within `[node] grace_ms`, it answers received requests and writes
     records that other nodes have sent.
 
+    It has started when it takes part in its cluster. A broker that belongs to a cluster of several serves clients before:
+    it describes the cluster as it has stored it, and leads no log yet.
+
     It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens for Kafka clients at
     `DEFAULT_KAFKA_LISTEN`.
 
     Args:
         config: The configuration; the defaults if None.
         progress: Says what the broker waits for until it listens for clients.
-        task_status: Receives the `ServingBroker` once it listens for clients.
+        task_status: Receives the `ServingBroker` once it has started.
 
     Raises:
         AddressInUseError: The broker cannot listen at a configured address.
         ConfigError: A file of `[clients]` cannot be read, or unauthenticated clients could connect from other machines.
         MissingExtraError: Users or `[http] listen` are configured, and the extra that they need is not installed.
+        OutdatedStoreError: The storage is an older copy or a clone. Run again, the broker has another store id.
         StorageError: The storage cannot be opened or read.
         StorageLostError: The storage was removed or replaced while it was open.
         DiscoveryError: The discovery cannot be set up.
@@ -106,6 +110,7 @@ async def serve_listeners(
             if http_sockets is not None:
                 web = HttpServer(broker)
                 await nursery.start(serve_http, web, http_sockets)
+            await broker.has_started.wait()
             task_status.started(ServingBroker(broker, kafka, web))
             cancelled.start_soon(broker.stopping.begin_when_cancelled)
             running.shield = True  # from here on, cancellation only begins the stop

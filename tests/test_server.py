@@ -32,7 +32,9 @@ class Parts:
     error: Exception | None = None
     broker: Any = attrs.field(
         factory=lambda: SimpleNamespace(
-            stopping=Stopping(), node=SimpleNamespace(store=SimpleNamespace(finish_by=None))
+            stopping=Stopping(),
+            has_started=trio.Event(),
+            node=SimpleNamespace(store=SimpleNamespace(finish_by=None)),
         )
     )
 
@@ -49,6 +51,7 @@ class Parts:
         if self.error is not None:
             raise self.error
         self.done.append("open")
+        self.broker.has_started.set()
         try:
             yield self.broker
         finally:

@@ -92,6 +92,8 @@ class Broker:
         self.listeners: list[ClientServer] = []
         self.logins = Logins()
         self.stopping = Stopping()
+        self.has_started = trio.Event()
+        """Set when the node has started, and the shards of the coordinators that it leads are loaded."""
         replicator, messenger = node.replicator, node.messenger
         self._coordinators = Coordinators(node.tables, replicator.led_logs, self._make_shard)
         self.elections = PreferredLeaderElections(node.log_table, replicator, messenger)
@@ -118,8 +120,8 @@ class Broker:
             node.log_table, node.reader, node.storage.storage, node.store.compactor, config, node.may_expire
         )
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the coordinators until cancelled. They have started when the shards that this broker leads are loaded."""
+    async def run(self) -> None:
+        """Run the coordinators until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._outcomes.run)
             nursery.start_soon(self.groups.forget_topics, self.node.replicator.deleted_topics)
@@ -128,7 +130,7 @@ class Broker:
             await nursery.start(self._coordinators.run)
             nursery.start_soon(self._expire_producers)
             nursery.start_soon(self._compaction.run)
-            task_status.started()
+            self.has_started.set()
 
     def reads_of(self, source: str) -> trio.CapacityLimiter:
         """Return the limiter for log reads of a source: a user, or the address of a client."""
@@ -180,13 +182,19 @@ class Broker:
 async def open_broker(
     config: Config, security: ServerSecurity, progress: StartupProgress | None = None
 ) -> AsyncIterator[Broker]:
-    """Run a broker with its coordinators for the duration of a block. Raise the errors of `serve_broker`."""
+    """Run a broker with its coordinators for the duration of a block. Raise the errors of `serve_broker`.
+
+    If the broker belongs to a cluster of several, the block begins as soon as the broker has read what it has stored of
+    the cluster, so that clients can read that. See `Broker.has_started`.
+    """
     async with trio.open_nursery() as nursery:
         node: BrokerNode = await nursery.start(serve_broker, config)
         if progress is not None:
             progress.node = node
         broker = Broker(node, config, security)
-        await nursery.start(broker.run)
+        nursery.start_soon(broker.run)
         nursery.start_soon(security.keep_current)
+        if node.has_started.is_set():
+            await broker.has_started.wait()
         yield broker
         nursery.cancel_scope.cancel()

@@ -187,18 +187,24 @@ class BrokerNode:
             replicator.observe_metadata,
         )
         self._log_count = config.kafka.log_count
+        self.has_started = trio.Event()
+        """Set when this broker takes part in its cluster, with all logs that it has stored."""
 
     async def run(self, *, task_status: trio.TaskStatus[BrokerNode]) -> None:
         """Run until cancelled, then write what has been received.
 
         Raises `StorageLostError`, and `OutdatedStoreError` if the storage is an older copy or a clone. It takes part in
-        the cluster when others have checked the storage.
+        the cluster when others have checked the storage. Meanwhile, it describes the cluster as it has stored it.
         """
         was_registered = self.address in self.tables.state.brokers
+        describes_cluster = was_registered and self.tables.state.is_open and not self.brokers.is_alone
         async with trio.open_nursery() as nursery:
             self._machine.hold()
             nursery.start_soon(self._own.heads.run)
             await nursery.start(self.store.run)
+            if describes_cluster:
+                self.replicator.describe_stored()
+                task_status.started(self)
             await self.identity.check(self.store.wait_settled)
             nursery.start_soon(self.identity.watch)
             nursery.start_soon(self.deletion.run)
@@ -216,7 +222,9 @@ class BrokerNode:
             if was_registered:
                 with trio.move_on_after(CONFIRM_S):
                     await self.joining.is_accepted.wait()
-            task_status.started(self)
+            self.has_started.set()
+            if not describes_cluster:
+                task_status.started(self)
 
     def _request(self, command: Command) -> None:
         self.changes.request_later(command)

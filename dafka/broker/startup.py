@@ -183,7 +183,8 @@ async def serve_broker(
 ) -> None:
     """Run a broker until cancelled. It is also a store, with the settings of `[store]`; see `serve_store`.
 
-    It has started when it listens. Raise the errors of `serve_store`.
+    It has started when it listens, or sooner if it belongs to a cluster of several: see `BrokerNode.has_started`. Raise
+    the errors of `serve_store` and of `run_broker`.
     """
     config = config or Config()
     connect = partial(

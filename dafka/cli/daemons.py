@@ -262,20 +262,20 @@ async def _run_broker(
     config: Config, _nursery: trio.Nursery, supervisor: Supervisor, announce_others: Callable[[], None] = lambda: None
 ) -> None:
     """Run a broker that listens to clients. It starts again with another store id if its storage is an older copy."""
-    metric_sources = list(supervisor.monitor.metric_sources)
+    metric_sources, others = list(supervisor.monitor.metric_sources), [announce_others]
+
+    def announce_once() -> None:
+        while others:
+            others.pop()()
+
     while True:
         try:
             with unwrap_group():
                 async with trio.open_nursery() as broker_nursery:
-                    await _run_broker_once(config, broker_nursery, supervisor, announce_others)
+                    await _run_broker_once(config, broker_nursery, supervisor, announce_once)
         except OutdatedStoreError as error:
             _BROKER_LOGGER.warning("%s; this broker starts again with another store id, and keeps the records", error)
             supervisor.monitor.metric_sources[:] = metric_sources
-            announce_others = _announce_nothing
-
-
-def _announce_nothing() -> None:
-    """Announce nothing, as everything else was announced before."""
 
 
 async def _run_broker_once(

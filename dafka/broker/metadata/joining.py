@@ -97,7 +97,9 @@ class Joining:
         if self._brokers.own.address not in state.brokers:
             quorum = describe_quorum(self._tables, trio.current_time())
             return f"it waits until the controller registers it in the cluster {state.cluster_id} ({quorum})"
-        return f"it waits until the cluster {state.cluster_id} is open: {count} brokers have joined"
+        if not state.is_open:
+            return f"it waits until the cluster {state.cluster_id} is open: {count} brokers have joined"
+        return f"it loads its logs, and waits until the cluster {state.cluster_id} has accepted its storage"
 
     async def run(self) -> None:
         """Join a cluster, and register there.

@@ -150,6 +150,24 @@ class Replicator(CommitStage):
             self.led_logs.record_stored([log])
             self.led_logs.merge_later([log])
 
+    def describe_stored(self) -> None:
+        """Describe the cluster to clients as this broker has stored it, until its logs are loaded.
+
+        The brokers that it knew count as alive, as it has just heard them, and the last known leaders as presumed ones.
+        """
+        now = trio.current_time()
+        self.brokers.check_alive(now)
+        self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
+        for name, topic in self._log_table.topics.items():
+            for log in self._log_table.logs(name):
+                start = self.logs.known_start(name_log(topic.topic_id, log.number))
+                if start is None:
+                    found = attrs.evolve(log.leadership, epoch=topic.first_epoch)
+                else:
+                    found = attrs.evolve(log.leadership, epoch=start.leader_epoch.epoch, replicas=start.replicas)
+                leader = found.replicas[0] if start is None else start.leader_epoch.leader
+                log.leadership = attrs.evolve(found, presumed_leader=leader)
+
     # Topics
 
     def observe_metadata(self, record: StoreRecord) -> None:

@@ -59,7 +59,8 @@ class Brokers:
         broker = Broker(self._cluster.brokers[name], config, ServerSecurity(config.clients))
         with trio.CancelScope() as self._scopes[name]:
             async with trio.open_nursery() as nursery:
-                await nursery.start(broker.run)
+                nursery.start_soon(broker.run)
+                await broker.has_started.wait()
                 self.running[name] = broker
                 task_status.started()
 

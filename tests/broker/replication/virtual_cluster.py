@@ -303,7 +303,9 @@ class VirtualCluster:
     ) -> None:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                started(await nursery.start(run_broker, config, disk, connect, support))
+                node: BrokerNode = await nursery.start(run_broker, config, disk, connect, support)
+                await node.has_started.wait()
+                started(node)
 
     async def stop(self, *names: str) -> None:
         """Stop brokers."""

@@ -140,10 +140,15 @@ class ReplicatedLogs:
         actions = self._actions(log, found)
         return [*actions, *self.fetch_missing([log])] if isinstance(record, EpochStart) else actions
 
+    def known_start(self, name: str) -> EpochStart | None:
+        """Return the start of the latest leader epoch of a log that a control record starts; None if there is none."""
+        starts = (each for _, each in self._control.get(name, ()) if isinstance(each, EpochStart))
+        return max(starts, key=lambda each: each.leader_epoch, default=None)
+
     def known_epoch(self, name: str) -> int:
         """Return the latest leader epoch of a log that a control record starts; -1 if there is none."""
-        starts = (each for _, each in self._control.get(name, ()) if isinstance(each, EpochStart))
-        return max((each.leader_epoch.epoch for each in starts), default=-1)
+        start = self.known_start(name)
+        return -1 if start is None else start.leader_epoch.epoch
 
     def has_control(self, name: str) -> bool:
         """Return whether there are control records of a log."""
