@@ -1,10 +1,10 @@
 """Measures brokers with thousands of logs: how long they take to create them, to start, and to replace a leader.
 
-A cluster of one broker, and one of three that all keep all logs, each of processes of their own, with file logs. A start
-is measured from the start of the process: until it answers a request for the metadata of all topics with all logs, and
-until that answer has a leader for each log, with the processor time of the process until then. It is measured after a
-clean stop and after `kill -9` of one broker, and of all at once. Memory is resident memory: `before` that is of a broker
-without topics that has run for some seconds.
+A cluster of one broker, and one of three that all keep all logs, each of processes of their own, with file logs. A
+start is measured from the start of the process until it answers a request for the metadata of all topics with all logs,
+and until that answer has a leader for each log, with the processor time of the process until then. It is measured after
+a clean stop and after `kill -9`, of one broker and of all at once. Memory is resident memory; `without topics`, it is
+that of brokers that have run for some seconds.
 
     python benchmarks/many_logs.py [--logs 10000] [--topics 10] [--brokers 1 --brokers 3] [--folder .]
 
@@ -183,8 +183,8 @@ async def measure(folder: Path, brokers: int, logs: int, topics: int) -> None:
                     await trio.sleep(2.0)
                 for each in stopped:
                     each.node.start()
-                while not all(each.node.is_running for each in stopped):
-                    await trio.sleep(0)
+                while not all(each.node.is_running for each in stopped):  # noqa: ASYNC110
+                    await trio.sleep(0.001)
                 what = f"start after {way} of {'all' if len(stopped) == brokers else 'one'}"
                 report.show(what, await watch_all(stopped, logs, numbers))
                 await report.rest(what)

@@ -60,8 +60,8 @@ async def serve_listeners(
     When it is cancelled, it stops reading requests. Within `[node] grace_ms`, it answers received requests and writes
     records that other nodes have sent.
 
-    It has started when it takes part in its cluster. A broker that belongs to a cluster of several serves clients before:
-    it describes the cluster as it has stored it, and leads no log yet.
+    It has started when it takes part in its cluster. A broker of a cluster of several serves clients before: it
+    describes the cluster as it has stored it, and leads no log yet.
 
     It listens at `[kafka] listen` and at `[http] listen`. If both are empty, it listens for Kafka clients at
     `DEFAULT_KAFKA_LISTEN`.

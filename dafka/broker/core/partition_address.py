@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -41,4 +42,5 @@ def parse_address(address: str) -> EpochAddress | None:
     parts = address.split("/")
     if len(parts) not in (3, 4) or not all(each.isascii() and each.isdigit() for each in parts[2:]):
         return None
-    return EpochAddress(parts[0], parts[1], int(parts[2]), int(parts[3]) if len(parts) == 4 else 0)
+    leader, topic_id = map(sys.intern, parts[:2])  # thousands of partitions have the same
+    return EpochAddress(leader, topic_id, int(parts[2]), int(parts[3]) if len(parts) == 4 else 0)

@@ -39,7 +39,10 @@ def convert(kind: Any, value: Any) -> Any:
             raise TypeError(value)
         if is_named:
             return kind(*(convert(*each) for each in zip(_hints(kind).values(), value, strict=True)))
-        return tuple(convert(get_args(kind)[0], each) for each in value)
+        item = get_args(kind)[0]
+        if item is str and all(type(each) is str for each in value):  # the replicas of thousands of logs
+            return tuple(value)
+        return tuple(convert(item, each) for each in value)
     if origin is Mapping:
         key_kind, value_kind = get_args(kind)
         return {key_kind(key): convert(value_kind, each) for key, each in value.items()}

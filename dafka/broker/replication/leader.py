@@ -116,7 +116,7 @@ class LedLogs:
     def record_index_stored(self, log: ReplicatedLog) -> None:
         """Wake up the task that moves the start of a log: more replicas can store the decision."""
         state = self._log_table.find_log(log.topic, log.number, log.topic_id)
-        if state is not None and state.next_start > state.index.start_offset:
+        if state is not None and state.next_start and state.next_start > state.index.start_offset:
             self._watchers.notify(state)
 
     def merge_later(self, logs: Iterable[ReplicatedLog]) -> None:

@@ -155,9 +155,7 @@ class Replicator(CommitStage):
 
         The brokers that it knew count as alive, as it has just heard them, and the last known leaders as presumed ones.
         """
-        now = trio.current_time()
-        self.brokers.check_alive(now)
-        self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
+        self.brokers.check_alive(trio.current_time())
         for name, topic in self._log_table.topics.items():
             for log in self._log_table.logs(name):
                 start = self.logs.known_start(name_log(topic.topic_id, log.number))
@@ -269,7 +267,7 @@ class Replicator(CommitStage):
     async def _run_clock(self) -> None:
         heartbeat_s = self._heartbeat_s
         due = trio.current_time()
-        fetched_at = due
+        fetched_at, is_first = due, True
         while True:
             self.membership.send_heartbeat()
             self._identity.count_writes()
@@ -277,7 +275,9 @@ class Replicator(CommitStage):
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s
             self.brokers.record_storage(self._address, can_write=self._storage.can_write)
-            if self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0):
+            has_changed = self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0)
+            if has_changed or is_first:
+                is_first = False
                 self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
                 self.led_logs.refresh_all(self.logs)
                 self.led_logs.merge_later(self.logs)

@@ -8,11 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka.broker.core.log.log_table import index_partition, leader_partition
+from dafka.broker.core.log.log_table import leader_partition
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.errors import NoControllerError, NotLeaderError, TopicDeletedError
-from dafka.records import RecordBatch
+from dafka.records import Partition, RecordBatch
 from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, batch, open_virtual_cluster, wait_for
 
 
@@ -91,7 +91,8 @@ async def test_partitions_that_no_topic_names_are_kept_through_restarts(autojump
         await cluster.append("A", b"own")
         await cluster.stop("A")
         unknown = Topic("orders", "1D" * 16)
-        orphan, index = leader_partition("A" * 32, unknown, 0), index_partition("A" * 32, unknown, 0)
+        orphan = leader_partition("A" * 32, unknown, 0)
+        index = Partition(INDEX_TOPIC, orphan.address)
         await cluster.disks["A"].append(
             [RecordBatch(each, 0, [b"o"] * 3, timestamps=[1] * 3) for each in (orphan, index)]
         )

@@ -226,12 +226,15 @@ class VirtualSockets:
 class VirtualCluster:
     """Brokers, by the letter of their name: `A` has the address `AAA...`. No records of `lost` partitions arrive.
 
+    `starting` has the last start of each broker, as soon as it describes the cluster to clients.
+
     A test that replaces `time.time_ns` by the method of this name gives brokers wall clocks, which can be `ahead_s`.
     """
 
     nursery: trio.Nursery
     sockets: dict[str, VirtualSockets] = attrs.field(factory=dict)
     brokers: dict[str, BrokerNode] = attrs.field(factory=dict)
+    starting: dict[str, BrokerNode] = attrs.field(factory=dict)
     disks: dict[str, Disk] = attrs.field(factory=dict)
     down: set[tuple[str, str]] = attrs.field(factory=set)
     lost: set[Partition] = attrs.field(factory=set)
@@ -267,7 +270,7 @@ class VirtualCluster:
     ) -> None:
         """Run a broker until it is stopped. It starts again if its store was an older copy or a clone."""
         _RUNNING.set(name)
-        disk = self.disks.setdefault(name, Disk(name))
+        self.disks.setdefault(name, Disk(name))
         store = {key.removeprefix("store_"): settings[key] for key in settings if key.startswith("store_")}
         support = settings.get("support", SUPPORTED)
         broker = {key: each for key, each in settings.items() if not key.startswith("store_") and key != "support"}
@@ -287,23 +290,20 @@ class VirtualCluster:
             started = task_status.started
             while True:
                 try:
-                    await self._run_once(config, disk, connect, support, started)
+                    await self._run_once(name, config, connect, support, started)
                     break
                 except OutdatedStoreError:
-                    started = partial(self.brokers.__setitem__, name)
+                    if self.starting[name].has_started.is_set():
+                        started = partial(self.brokers.__setitem__, name)
         ended.set()
 
     async def _run_once(
-        self,
-        config: Config,
-        disk: Disk,
-        connect: Any,
-        support: FeatureSupport,
-        started: Callable[[BrokerNode], None],
+        self, name: str, config: Config, connect: Any, support: FeatureSupport, started: Callable[[BrokerNode], None]
     ) -> None:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                node: BrokerNode = await nursery.start(run_broker, config, disk, connect, support)
+                node: BrokerNode = await nursery.start(run_broker, config, self.disks[name], connect, support)
+                self.starting[name] = node
                 await node.has_started.wait()
                 started(node)
 

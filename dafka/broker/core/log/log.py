@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -40,6 +42,15 @@ from dafka.records import Partition
 LEADER = ""
 """The address of the leader partition in the index of a log: the partition of the leader's own clients."""
 
+_PARTS: Mapping[str, Callable[[], object]] = {
+    "index": LogIndex,
+    "producers": ProducerStates,
+    "producer_batches": ProducerBatches,
+    "transactions": OpenTransactions,
+    "transaction_runs": TransactionRuns,
+}
+"""The parts of a log that are made when they are first used: most logs of a broker are led by others, or are idle."""
+
 FORMER_ENDS_MAX = 16
 """For how many leader epochs a broker remembers which records of its leader partition have an offset."""
 
@@ -69,13 +80,13 @@ class Log:
     number: int
     leader_partition: Partition  # of the records that clients append through this broker
     index_partition: Partition
-    index: LogIndex = attrs.field(factory=LogIndex)
+    index: LogIndex = attrs.field(init=False)
     next_start: Offset = FIRST_OFFSET
     high_watermark: Offset = FIRST_OFFSET  # the offset after the last durable record
-    producers: ProducerStates = attrs.field(factory=ProducerStates)  # also before their batches are durable
-    producer_batches: ProducerBatches = attrs.field(factory=ProducerBatches)  # durable, and needed after a restart
-    transactions: OpenTransactions = attrs.field(factory=OpenTransactions)
-    transaction_runs: TransactionRuns = attrs.field(factory=TransactionRuns)  # none if record batches are stored
+    producers: ProducerStates = attrs.field(init=False)  # also before their batches are durable
+    producer_batches: ProducerBatches = attrs.field(init=False)  # durable, and needed after a restart
+    transactions: OpenTransactions = attrs.field(init=False)
+    transaction_runs: TransactionRuns = attrs.field(init=False)  # none if record batches are stored
     index_first: RecordSequence = FIRST_SEQUENCE  # the first index record that is needed
     index_trimmed: RecordSequence = FIRST_SEQUENCE  # index records before it were deleted
     index_end: RecordSequence = FIRST_SEQUENCE
@@ -93,6 +104,16 @@ class Log:
     former_ends: dict[str, RecordSequence] = attrs.field(factory=dict)
     is_gone: bool = False
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Make a part of the log that has not been used before."""
+            if name not in _PARTS:
+                raise AttributeError(name)
+            found = _PARTS[name]()
+            setattr(self, name, found)
+            return found
+
     def begin_epoch(self, leader_partition: Partition, index_partition: Partition) -> None:
         """Forget the index, to restore that of all epochs up to the one with these partitions."""
         self.former_ends[self.leader_partition.address] = self.index.end_sequence(LEADER)
@@ -108,8 +129,9 @@ class Log:
         self.is_replicated = True
 
     def _forget_entries(self) -> None:
-        self.index, self.producers, self.producer_batches = LogIndex(), ProducerStates(), ProducerBatches()
-        self.transactions, self.transaction_runs = OpenTransactions(), TransactionRuns()
+        for name in _PARTS:
+            with suppress(AttributeError):
+                delattr(self, name)
 
     @property
     def last_stable_offset(self) -> Offset:

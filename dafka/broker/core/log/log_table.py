@@ -27,11 +27,6 @@ def leader_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> P
     return Partition(topic.name, str(EpochAddress(identity, topic.topic_id, log, epoch)))
 
 
-def index_partition(identity: str, topic: Topic, log: int, epoch: int = 0) -> Partition:
-    """Return the partition in which a broker stores the index of a log in a leader epoch."""
-    return Partition(INDEX_TOPIC, str(EpochAddress(identity, topic.topic_id, log, epoch)))
-
-
 class LogTable:
     """The topics and logs of a broker, whose storage has the address `identity`.
 
@@ -92,7 +87,7 @@ class LogTable:
             self._close_runs(logs)
         for number in range(len(logs), topic.log_count):
             own = leader_partition(self._identity, topic, number)
-            logs.append(Log(topic.name, number, own, index_partition(self._identity, topic, number)))
+            logs.append(Log(topic.name, number, own, Partition(INDEX_TOPIC, own.address)))
             self.led[own] = logs[-1]
 
     def begin_epoch(self, log: Log, epoch: int) -> None:
@@ -101,7 +96,7 @@ class LogTable:
         self.led.pop(log.leader_partition, None)
         self.unwritten.pop(log, None)
         own = leader_partition(self._identity, topic, log.number, epoch)
-        log.begin_epoch(own, index_partition(self._identity, topic, log.number, epoch))
+        log.begin_epoch(own, Partition(INDEX_TOPIC, own.address))
 
     def end_epoch(self, log: Log) -> None:
         """Stop assigning offsets in a log: another broker leads it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
+
 import attrs
 
 
@@ -17,6 +20,22 @@ class ReplicaSet:
     def voters(self) -> tuple[str, ...]:
         """The replicas that count for a quorum."""
         return tuple(each for each in self.replicas if each not in self.learners) if self.learners else self.replicas
+
+
+@lru_cache(maxsize=2**12)
+def _share(replicas: tuple[str, ...]) -> tuple[str, ...]:
+    return replicas
+
+
+def share_replicas(replicas: Iterable[str]) -> tuple[str, ...]:
+    """Return the addresses of replicas as a tuple that logs with the same replicas share, to save memory."""
+    return _share(tuple(replicas))
+
+
+@lru_cache(maxsize=2**12)
+def share_set(replicas: tuple[str, ...]) -> frozenset[str]:
+    """Return the addresses of replicas as a set that logs with the same replicas share, to save memory."""
+    return frozenset(replicas)
 
 
 @attrs.frozen

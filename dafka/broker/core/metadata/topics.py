@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from dafka.broker.core.metadata.leader_and_isr import share_replicas
+
 MESSAGES_TOPIC = "$messages"
 """The topic of messages between brokers, with a partition for each sender. Only new messages matter."""
 
@@ -20,6 +22,10 @@ LOGS_MAX = 10_000
 """The largest number of logs of a topic."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def _share_placement(placement: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    return tuple(map(share_replicas, placement))
 
 
 @attrs.frozen
@@ -43,7 +49,7 @@ class Topic:
     log_count: int = 1
     settings: Mapping[str, str] = attrs.field(factory=dict)
     replica_count: int = 0
-    placement: tuple[tuple[str, ...], ...] = ()
+    placement: tuple[tuple[str, ...], ...] = attrs.field(default=(), converter=_share_placement)
     created_at: int = 0
     first_epoch: int = 0
 

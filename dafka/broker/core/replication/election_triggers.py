@@ -35,7 +35,7 @@ class ElectionTriggers:
         self._epoch_tree = epoch_tree
         self._local_epochs = local_epochs
         self._late_votes = late_votes
-        self._transfer_after_s = settings.preferred_leader_after_s * (1 + weigh_node(log, broker)[0] / 256)
+        self._log = log
         self._ready, self._cut_off, self._learners_in_sync = Debounce(), Debounce(), Debounce()
 
     @property
@@ -103,8 +103,12 @@ class ElectionTriggers:
             peers.latest.leader_epoch
         )
         is_urgent = leader in ineligible and self._broker not in ineligible
-        wait_s = self._settings.election_timeout_s if is_urgent else self._transfer_after_s
+        wait_s = self._settings.election_timeout_s if is_urgent or not is_ready else self._transfer_after_s()
         return self._ready.has_lasted(is_ready, now, wait_s)
+
+    def _transfer_after_s(self) -> float:
+        """Return for how long this replica must be ready to take over, in seconds: not all logs move at once."""
+        return self._settings.preferred_leader_after_s * (1 + weigh_node(self._log, self._broker)[0] / 256)
 
     def wait_s(self) -> float:
         """Return how long others have to request votes before this replica does, in seconds.

@@ -365,11 +365,11 @@ class Elections:
         self._largest_epoch = max(self._largest_epoch, record.leader_epoch.epoch)
         if isinstance(record, EpochStart):
             self._epoch_tree.add(record)
-            self.peers.known.update(record.replicas)
+            self.peers.add_known(record.replicas)
             self._triggers.record_epoch_start()
         elif isinstance(record, VoteRequest):
             self.votes.record_request(record)
-            self.peers.known.update(record.replicas)
+            self.peers.add_known(record.replicas)
         else:
             self.votes.record_vote(broker, record.leader_epoch.epoch)
             election = self.state.election

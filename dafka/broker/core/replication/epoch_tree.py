@@ -110,7 +110,7 @@ class LocalEpochs:
         """Replace the stored epochs: each with the offset after its last index record."""
         self._ends = {self._first: FIRST_OFFSET, **ends}
         self.latest = max(self._ends)
-        self._complete: set[LeaderAndEpoch] = set()
+        self._complete: frozenset[LeaderAndEpoch] = frozenset()
         self._latest_complete = NO_EPOCH
 
     def add(self, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> None:
@@ -128,7 +128,7 @@ class LocalEpochs:
             return True
         if leader_epoch not in self._ends or not self.reaches(EpochEnd(leader_epoch, self._ends[leader_epoch])):
             return False
-        self._complete.add(leader_epoch)
+        self._complete |= {leader_epoch}
         return True
 
     def reaches(self, log_end: EpochEnd) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 
 import attrs
 
@@ -26,7 +26,7 @@ from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.records import Partition
 
 RECENT_RECORDS = 4096
-"""How many index records of an epoch have their ends remembered. Acknowledgements of earlier ones do not matter."""
+"""At least how many index records of an epoch have their ends remembered. Earlier acknowledgements do not matter."""
 
 CHECKPOINT_RECORDS = 1000
 """Index records of the latest epoch between two checkpoints. Other epochs get one as soon as they are stored."""
@@ -55,8 +55,8 @@ class _LocalEpoch:
     known_offset: Offset = FIRST_OFFSET
     open_run: RunEntry | None = None
     restart: Restart | None = None
-    recent: deque[tuple[RecordSequence, Offset]] = attrs.field(factory=lambda: deque(maxlen=RECENT_RECORDS))
-    waiting: deque[_IndexRecord] = attrs.field(factory=deque)
+    recent: list[tuple[RecordSequence, Offset]] = attrs.field(factory=list)
+    waiting: list[_IndexRecord] = attrs.field(factory=list)
     named: dict[Partition, int] = attrs.field(factory=dict)
     needed: dict[str, int] = attrs.field(factory=dict)
     checkpoint_end: RecordSequence = FIRST_SEQUENCE
@@ -156,6 +156,8 @@ class LocalLog:
             end_sequence = RecordSequence(sequence + 1)
             local_epoch.waiting.append(_IndexRecord(end_sequence, local_epoch.known_offset, needed, restart_offset))
             local_epoch.recent.append((end_sequence, local_epoch.known_offset))
+        if len(local_epoch.recent) >= 2 * RECENT_RECORDS:
+            del local_epoch.recent[:-RECENT_RECORDS]
 
     def offset_at(self, leader_epoch: LeaderAndEpoch, index_end: RecordSequence) -> Offset | None:
         """Return the offset after the last record that the index of an epoch names before a sequence.
@@ -170,8 +172,9 @@ class LocalLog:
         """Yield the epochs that have advanced, each with the offset up to which it is stored."""
         for leader_epoch, local_epoch in list(self._waiting.items()):
             before = local_epoch.index_end
-            while local_epoch.waiting and not self._missing(local_epoch.waiting[0]):
-                record = local_epoch.waiting.popleft()
+            complete = list(takewhile(lambda record: not self._missing(record), local_epoch.waiting))
+            del local_epoch.waiting[: len(complete)]
+            for record in complete:
                 local_epoch.index_end, local_epoch.end_offset = record.end_sequence, record.end_offset
                 for partition, end in record.needed.items():
                     local_epoch.needed[partition.address] = max(end, local_epoch.needed.get(partition.address, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from dafka.broker.core.metadata.leader_and_isr import share_replicas, share_set
 from dafka.broker.core.positions import FIRST_OFFSET, UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.election import VoteRecord
@@ -24,7 +25,8 @@ class LeaderPreference:
         self.ineligible_leaders: frozenset[str] = frozenset()
         self._log = log
         self._preferred: tuple[str, ...] = ()
-        self._ranked: dict[str, None] = {}
+        self._ranked: tuple[str, ...] = ()
+        self._ranked_of: tuple[str, ...] = ()
 
     def set(self, preferred: tuple[str, ...], ineligible_leaders: frozenset[str]) -> bool:
         """Set the preferred brokers, best first, and the ineligible ones. Return whether anything has changed."""
@@ -34,8 +36,10 @@ class LeaderPreference:
 
     def rank(self, replicas: tuple[str, ...]) -> list[str]:
         """Return replicas, the most preferred one first."""
-        if self._ranked.keys() != set(replicas):
-            self._ranked = dict.fromkeys(rank_nodes(self._log, replicas))
+        if self._ranked_of != replicas:
+            self._ranked_of, self._ranked = replicas, share_replicas(rank_nodes(self._log, replicas))
+        if self._preferred == self._ranked:
+            return list(self._preferred)
         named = [each for each in self._preferred if each in self._ranked]
         return [*named, *(each for each in self._ranked if each not in named)]
 
@@ -64,7 +68,7 @@ class Peers:
     ) -> None:
         self.alive: frozenset[str] = frozenset()
         self.writable = self.alive
-        self.known = set(first.replicas)
+        self.known: frozenset[str] = share_set(first.replicas)
         self.preference = LeaderPreference(log)
         self.progress = FollowerProgress()
         self._broker = broker
@@ -85,6 +89,11 @@ class Peers:
         """The epoch start with the newest replicas, which the next epoch begins with. Nearly always the latest one."""
         assert self._epoch_tree.newest is not None
         return self._epoch_tree.newest
+
+    def add_known(self, replicas: tuple[str, ...]) -> None:
+        """Add replicas that a record names to the known brokers."""
+        if not self.known.issuperset(replicas):
+            self.known |= share_set(replicas)
 
     def may_request(self, vote_request: VoteRequest) -> bool:
         """Return whether a broker may request votes for some replicas, as far as this broker knows.

@@ -6,12 +6,13 @@ A broker makes a control record durable before it sends it, and never takes one 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from dafka.broker.core.metadata.leader_and_isr import ReplicaSet
+from dafka.broker.core.metadata.leader_and_isr import ReplicaSet, share_replicas
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
@@ -99,7 +100,7 @@ class EpochStart(ReplicaSet):
 ControlRecord: TypeAlias = VoteRequest | Vote | EpochStart
 
 _KEYS: dict[type[ControlRecord], str] = {VoteRequest: "claim", Vote: "promise", EpochStart: "branchrow"}
-_KINDS: dict[str, type[ControlRecord]] = {"claim": VoteRequest, "promise": Vote, "row": EpochStart}
+_NAMES: dict[type[ControlRecord], str] = {VoteRequest: "claim", Vote: "promise", EpochStart: "row"}
 
 
 def next_epoch(latest: int, number: int) -> int:
@@ -117,8 +118,8 @@ def key_of(record: ControlRecord) -> str:
 
 def encode_control(record: ControlRecord) -> bytes:
     """Return the value of a control record."""
-    kind = next(name for name, each in _KINDS.items() if isinstance(record, each))
-    return json.dumps({"version": CONTROL_VERSION, kind: attrs.astuple(record)}, separators=(",", ":")).encode()
+    fields = attrs.astuple(record, recurse=False)  # they are what JSON knows, and thousands are written at once
+    return json.dumps({"version": CONTROL_VERSION, _NAMES[type(record)]: fields}, separators=(",", ":")).encode()
 
 
 def decode_control(value: bytes) -> ControlRecord:
@@ -160,8 +161,8 @@ def decode_control(value: bytes) -> ControlRecord:
 
 def _leader_epoch(found: Sequence[Any]) -> LeaderAndEpoch:
     epoch, leader = found
-    return LeaderAndEpoch(int(epoch), str(leader))
+    return LeaderAndEpoch(int(epoch), sys.intern(str(leader)))
 
 
 def _texts(found: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(map(str, found))
+    return share_replicas(map(str, found))
