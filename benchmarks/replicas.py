@@ -1,12 +1,11 @@
-"""Measures what replicas cost, and how soon all brokers know of many logs.
+"""Measures what replicas cost.
 
 For 1 to 4 brokers that keep all logs, one after another in each round: how many records a second confluent-kafka gets
 acknowledged with acks=all, and how much processor time all brokers take for a record. The ratio is that of a record's
-cost with R replicas to R times its cost with one. Then the time after which each of 4 brokers tells the same leaders of
-10,000 logs. Brokers, with file logs that wait for the disk, and clients are processes of their own. Run on a quiet
-machine:
+cost with R replicas to R times its cost with one. Brokers, with file logs that wait for the disk, and clients are
+processes of their own. Run on a quiet machine:
 
-    python benchmarks/replicas.py [RECORDS] [ROUNDS] [LOGS] [METADATA_LOGS] [BATCH] [RATE]
+    python benchmarks/replicas.py [RECORDS] [ROUNDS] [LOGS] [BATCH] [RATE]
 
 A batch of the producer has BATCH records, however busy the machine is: what a batch costs weighs more in small ones.
 With RATE, that many records are sent in a second; else as many as are taken. The faster a broker is, the more batches
@@ -26,15 +25,12 @@ from typing import NamedTuple
 
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.cluster.brokers import ProcessCluster, open_cluster
 
 BROKERS = (1, 2, 3, 4)
 CONTENT = bytes(range(100))
 LINGER_MS = 200
-TOPIC_LOGS = 1000
-DEADLINE_S = 120.0
 
 
 class Measured(NamedTuple):
@@ -110,45 +106,7 @@ async def run_client(cluster: ProcessCluster, logs: int, records: int, batch: in
     return float(json.loads(found.stdout))
 
 
-def leaders_of(admin: AdminClient, topic: str) -> dict[int, int]:
-    """Return the leaders of those logs of a topic that have one, as the broker knows them that a client asks."""
-    found = admin.list_topics(topic, timeout=30).topics[topic]
-    return {each.id: each.leader for each in found.partitions.values() if each.leader >= 0 and each.error is None}
-
-
-async def measure_metadata(logs: int) -> tuple[float, float]:
-    """Return the seconds until topics were created, and until all brokers named the same leaders of all logs."""
-    count = max(logs // TOPIC_LOGS, 1)
-    names = [f"topic-{number}" for number in range(count)]
-    new = [NewTopic(name, num_partitions=logs // count, replication_factor=3) for name in names]
-    with tempfile.TemporaryDirectory(prefix=".replicas-", dir=Path.cwd()) as folder:
-        async with open_cluster(Path(folder), max(BROKERS), settings={}) as cluster:
-
-            def create() -> None:
-                admin = AdminClient({"bootstrap.servers": cluster.servers})
-                for each in admin.create_topics(new, operation_timeout=60, request_timeout=60).values():
-                    each.result(DEADLINE_S)
-
-            admins = [AdminClient({"bootstrap.servers": each.servers}) for each in cluster.running()]
-
-            def wait_same() -> None:
-                """Wait until all brokers know the same leaders of all logs."""
-                while not all(is_known(name) for name in names):
-                    time.sleep(0.05)
-
-            def is_known(name: str) -> bool:
-                first, *others = [leaders_of(admin, name) for admin in admins]
-                return len(first) == logs // count and all(each == first for each in others)
-
-            begun = time.perf_counter()
-            await trio.to_thread.run_sync(create)
-            created = time.perf_counter() - begun
-            with trio.fail_after(DEADLINE_S):
-                await trio.to_thread.run_sync(wait_same)
-            return created, time.perf_counter() - begun
-
-
-def main(records: int, rounds: int, logs: int, metadata_logs: int, batch: int, rate: int) -> None:
+def main(records: int, rounds: int, logs: int, batch: int, rate: int) -> None:
     found: dict[int, list[Measured]] = {brokers: [] for brokers in BROKERS}
     for _ in range(rounds):
         for brokers in BROKERS:
@@ -164,9 +122,6 @@ def main(records: int, rounds: int, logs: int, metadata_logs: int, batch: int, r
             f"{brokers} replicas: {reached:>9,.0f} records/s, {cost:6.2f} us of processor time for a record, "
             f"{cost / brokers:6.2f} us for each replica, ratio {statistics.median(ratios):.2f} {spread}"
         )
-    if metadata_logs:
-        created, same = trio.run(measure_metadata, metadata_logs)
-        print(f"{metadata_logs:,} logs: created after {created:.2f} s, the same at all brokers after {same:.2f} s")
 
 
 if __name__ == "__main__":
@@ -174,4 +129,4 @@ if __name__ == "__main__":
         print(json.dumps(produce(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:8]))))
     else:
         given = [int(text) for text in sys.argv[1:]]
-        main(*(*given, *(500_000, 3, 12, 10_000, 5000, 0)[len(given) :]))
+        main(*(*given, *(500_000, 3, 12, 5000, 0)[len(given) :]))

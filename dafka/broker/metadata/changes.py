@@ -21,7 +21,10 @@ from dafka.errors import NoControllerError, RefusedChangeError
 _LOGGER = logging.getLogger("dafka.broker")
 
 REPEAT_S = 0.5
-"""Seconds after which a request is repeated: the controller has changed, or a message was lost."""
+"""Seconds after which a request is repeated for the first time: a message was lost, or the controller has changed."""
+
+REPEAT_MAX_S = 4.0
+"""The longest time between two repetitions at the same controller, in seconds. It can have thousands of requests."""
 
 LOOK_S = 0.02
 """Seconds after which a request looks again for a controller."""
@@ -99,17 +102,29 @@ class ClusterChanges:
         order = Order(command, request_id, ordered_by)
         pending = self._metadata.expect(request_id)
         begun, was_sent = trio.current_time(), False
+        sent_to, wait_s, due = ("", -1), REPEAT_S, begun
         try:
-            while (waited := trio.current_time() - begun) < (CHANGE_S if was_sent else CONTROLLER_S):
-                is_sent = self._send(order)
-                was_sent |= is_sent
-                with trio.move_on_after(REPEAT_S if is_sent else LOOK_S):
+            while (waited := (now := trio.current_time()) - begun) < (CHANGE_S if was_sent else CONTROLLER_S):
+                controller = self._find_controller()
+                if controller != sent_to:
+                    wait_s, due = REPEAT_S, now
+                if now >= due:
+                    is_sent = self._send(order)
+                    was_sent |= is_sent
+                    sent_to, due = (controller, now + wait_s) if is_sent else (("", -1), now)
+                    wait_s = min(2 * wait_s, REPEAT_MAX_S)
+                with trio.move_on_after(LOOK_S if due <= now else min(due - now, REPEAT_S)):
                     await pending.arrived.wait()
                 if pending.outcome is not None:
                     return pending.outcome
         finally:
             self._metadata.forget(request_id)
         raise NoControllerError(self._explain(waited, was_sent=was_sent))
+
+    def _find_controller(self) -> tuple[str, int]:
+        """Return the address of the controller, as far as this broker knows, and its leader epoch."""
+        log = self._metadata.log
+        return ("", -1) if log is None else (self._tables.brokers.leader_of(log.leadership), log.leadership.epoch)
 
     def _send(self, order: Order) -> bool:
         """Send an order to the controller. Return whether there is one."""

@@ -70,6 +70,9 @@ CLOSE_S = 3.0
 ASK_AGAIN_S = 0.2
 """Seconds after which they are asked again."""
 
+APPENDED_MAX = 10_000
+"""How many requests the controller remembers that it has appended, so that it does not append repeated ones again."""
+
 TRIM_S = 60.0
 """Seconds after which the log of metadata is shortened at the latest, if that has failed."""
 
@@ -153,6 +156,7 @@ class Controller:
         self._alive_since: dict[str, float] = {}
         self._snapshot_offset = 0
         self._planned_at = float("-inf")
+        self._appended: dict[str, int] = {}
         messenger.on(OrderRequest, self._receive)
         messenger.on(ProducerEndsRequest, self._tell_producer_ends)
         messenger.on(ProducerEnds, self._learn_producer_ends)
@@ -176,10 +180,14 @@ class Controller:
     def submit(self, order: Order) -> Outcome | None:
         """Make a change. Return why it is refused at once; None if its outcome is known when it is applied.
 
-        If this broker is not the controller, the error is NOT_CONTROLLER.
+        If this broker is not the controller, the error is NOT_CONTROLLER. A repeated request changes nothing: its
+        command is in the log already, unless another broker was the controller meanwhile.
         """
-        if not self.is_active:
+        log = self._metadata.log
+        if log is None or not self.is_active:
             return Outcome(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+        if self._appended.get(order.request_id) == log.leadership.epoch:
+            return None
         refused = find_obstacle(self._tables, order.command)
         if refused is None:
             self._append(attrs.evolve(order, command=self._complete(order.command)))
@@ -199,6 +207,10 @@ class Controller:
             self._writer.append(log, [(read_header(data), data) for data in encode_records(batch)])
         except NotLeaderError:
             return  # the broker that requests it repeats it
+        if order.request_id:
+            self._appended[order.request_id] = log.leadership.epoch
+        if len(self._appended) > APPENDED_MAX:
+            del self._appended[next(iter(self._appended))]
 
     def _complete(self, command: Command) -> Command:
         """Return a command with what only the controller decides."""

@@ -55,6 +55,19 @@ async def test_another_broker_becomes_the_controller_and_makes_the_next_changes(
         assert len({each.controller_address for each in cluster.brokers.values()}) == 1
 
 
+async def test_a_request_is_appended_once_however_often_it_is_repeated(autojump_clock: MockClock) -> None:
+    """Brokers repeat requests until their commands are applied, because messages can be lost."""
+    async with open_virtual_cluster("ABC") as cluster:
+        log = cluster.log(controller(cluster), "$metadata")
+        before = log.index.end_offset
+        for each in cluster.disks.values():
+            each.append_s = 2.0
+        async with trio.open_nursery() as nursery:
+            for name, each in cluster.brokers.items():
+                nursery.start_soon(each.create_topic, f"by-{name}")
+        assert log.index.end_offset == before + 3
+
+
 async def test_a_command_that_was_not_committed_never_takes_effect(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC") as cluster:
         name = controller(cluster)

@@ -73,6 +73,8 @@ RULES: Mapping[Availability, Rule] = {Availability.MAJORITY: MajorityRule(), Ava
 class LateVotes:
     """The votes for a leader that came after its epoch had begun, from replicas that were partitioned away."""
 
+    __slots__ = ("leader_epoch", "log_ends")
+
     def __init__(self) -> None:
         self.leader_epoch: LeaderAndEpoch = NO_EPOCH
         self.log_ends: dict[str, EpochEnd] = {}

@@ -93,6 +93,8 @@ class Election:
 class VoteRecord:
     """The vote requests and votes of the replicas of one log. `own` is the last request that this replica voted for."""
 
+    __slots__ = ("_epochs", "_own_requests", "_requests", "own")
+
     def __init__(self) -> None:
         self.own: VoteRequest | None = None
         self._own_requests: list[VoteRequest] = []

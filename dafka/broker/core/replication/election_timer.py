@@ -21,6 +21,8 @@ class ElectionTimer:
     and a new leader needs time to read the records before its epoch.
     """
 
+    __slots__ = ("_due", "_not_before", "_settings", "_unsuccessful")
+
     def __init__(self, settings: ReplicaSettings) -> None:
         self._settings = settings
         self._due: float | None = None
@@ -75,6 +77,8 @@ class ElectionTimer:
 
 class Debounce:
     """Measures for how long a condition has been true without a break."""
+
+    __slots__ = ("_since",)
 
     def __init__(self) -> None:
         self._since: float | None = None

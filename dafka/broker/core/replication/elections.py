@@ -140,7 +140,7 @@ class Elections:
         """Set the living brokers, including this one, and the brokers among them that cannot write."""
         if self.peers.alive != alive:
             self._timer.shorten_wait(now, self.peers.rank())
-        self.peers.alive, self.peers.writable = alive, alive - unwritable
+        self.peers.alive, self.peers.writable = alive, alive - unwritable if unwritable else alive
         return [*self.advance(now), *self._count_votes()]
 
     def advance(self, now: float) -> list[ReplicaAction]:

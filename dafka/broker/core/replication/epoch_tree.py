@@ -10,13 +10,17 @@ from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochE
 
 
 class EpochTree:
-    """The known epoch starts of one log. Each names its parent, so they form a tree."""
+    """The known epoch starts of one log. Each names its parent, so they form a tree.
+
+    `newest` is the start with the newest replicas: the latest one of the highest generation.
+    """
+
+    __slots__ = ("latest", "newest", "starts")
 
     def __init__(self, starts: Iterable[EpochStart] = ()) -> None:
         self.starts: dict[LeaderAndEpoch, EpochStart] = {}
         self.latest: EpochStart | None = None
         self.newest: EpochStart | None = None
-        """The start with the newest replicas: the latest one of the highest generation."""
         for start in starts:
             self.add(start)
 
@@ -100,6 +104,8 @@ class LocalEpochs:
     `log_start` is the latest start of the log that a leader has decided, as far as it is stored.
     """
 
+    __slots__ = ("_complete", "_ends", "_epoch_tree", "_first", "_latest_complete", "latest", "log_start")
+
     def __init__(self, epoch_tree: EpochTree, first: LeaderAndEpoch) -> None:
         self._epoch_tree = epoch_tree
         self._first = first
@@ -128,7 +134,8 @@ class LocalEpochs:
             return True
         if leader_epoch not in self._ends or not self.reaches(EpochEnd(leader_epoch, self._ends[leader_epoch])):
             return False
-        self._complete |= {leader_epoch}
+        if leader_epoch != self._first:  # a log begins with that one, so there is nothing to remember
+            self._complete |= {leader_epoch}
         return True
 
     def reaches(self, log_end: EpochEnd) -> bool:

@@ -16,6 +16,8 @@ class FollowerProgress:
     `index_ends` has the sequence after the last index record that each of them has acknowledged.
     """
 
+    __slots__ = ("_caught_up_at", "_previous_end", "ends", "index_ends", "leader_epoch")
+
     def __init__(self) -> None:
         self.leader_epoch = NO_EPOCH
         self.ends: dict[str, Offset] = {}

@@ -78,7 +78,7 @@ class LocalLog:
     next_start: Offset = FIRST_OFFSET
     _local_epochs: dict[LeaderAndEpoch, _LocalEpoch] = attrs.field(init=False, factory=dict)
     _waiting: dict[LeaderAndEpoch, _LocalEpoch] = attrs.field(init=False, factory=dict)
-    _advanced: set[LeaderAndEpoch] = attrs.field(init=False, factory=set)
+    _advanced: dict[LeaderAndEpoch, None] = attrs.field(init=False, factory=dict)
 
     def clear(self) -> None:
         """Forget everything, because the local log is deleted."""
@@ -114,7 +114,7 @@ class LocalLog:
             is_due = leader_epoch != latest or local_epoch.index_end - local_epoch.checkpoint_end >= CHECKPOINT_RECORDS
             if not is_due or local_epoch.waiting or local_epoch.open_run is not None:
                 continue
-            self._advanced.discard(leader_epoch)
+            del self._advanced[leader_epoch]
             if len(local_epoch.needed) <= CHECKPOINT_PARTITIONS_MAX:
                 local_epoch.checkpoint_end, needed = local_epoch.index_end, dict(local_epoch.needed)
                 yield (
@@ -184,7 +184,7 @@ class LocalLog:
                 local_epoch.named.clear()
                 self._waiting.pop(leader_epoch, None)
             if local_epoch.index_end > before:
-                self._advanced.add(leader_epoch)
+                self._advanced[leader_epoch] = None
                 yield leader_epoch, local_epoch.end_offset
 
     def restart(self, leader_epoch: LeaderAndEpoch) -> Restart | None:

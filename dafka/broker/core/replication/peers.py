@@ -21,6 +21,8 @@ class LeaderPreference:
     Brokers that are drained or full are ineligible: they lead only if no other replica can.
     """
 
+    __slots__ = ("_log", "_preferred", "_ranked", "_ranked_of", "ineligible_leaders")
+
     def __init__(self, log: str) -> None:
         self.ineligible_leaders: frozenset[str] = frozenset()
         self._log = log
