@@ -95,9 +95,13 @@ def watch(broker: BrokerNode, logs: int, seen: Seen, leaders: frozenset[int]) ->
 async def watch_all(brokers: Sequence[BrokerNode], logs: int, leaders: frozenset[int]) -> dict[str, Seen]:
     """Watch brokers until all of them name all logs and leaders."""
     seen = {each.name: Seen(time.perf_counter()) for each in brokers}
+
+    async def run(broker: BrokerNode) -> None:
+        await trio.to_thread.run_sync(watch, broker, logs, seen[broker.name], leaders)
+
     async with trio.open_nursery() as nursery:
         for each in brokers:
-            nursery.start_soon(trio.to_thread.run_sync, watch, each, logs, seen[each.name], leaders)
+            nursery.start_soon(run, each)
     return seen
 
 

@@ -60,8 +60,8 @@ async def test_a_request_is_appended_once_however_often_it_is_repeated(autojump_
     async with open_virtual_cluster("ABC") as cluster:
         log = cluster.log(controller(cluster), "$metadata")
         before = log.index.end_offset
-        for each in cluster.disks.values():
-            each.append_s = 2.0
+        for disk in cluster.disks.values():
+            disk.append_s = 2.0
         async with trio.open_nursery() as nursery:
             for name, each in cluster.brokers.items():
                 nursery.start_soon(each.create_topic, f"by-{name}")
