@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
@@ -55,6 +56,25 @@ def describe_quorum(tables: BrokerTables, now: float) -> MetadataQuorum | None:
         log.high_watermark,
         tables.state.applied,
     )
+
+
+def explain_leaderless(log: Log, tables: BrokerTables) -> str:
+    """Return why a log has no leader, and the command that continues it if an administrator has to decide."""
+    registered, brokers = tables.state.brokers, tables.brokers
+    voters = log.leadership.voters
+    silent = sorted(registered[each].number for each in voters if each in registered and not brokers.is_alive(each))
+    forgotten = sum(each not in registered for each in voters)
+    reasons = [f"broker {each} is not heard" for each in silent]
+    if forgotten:
+        reasons.append(f"{forgotten} of its {len(voters)} voters {'has' if forgotten == 1 else 'have'} been forgotten")
+    if 2 * forgotten >= len(voters) > 0:
+        having = set(log.leadership.replicas)
+        found = (each for each in registered.values() if having.intersection((each.store_id, *each.former_ids)))
+        numbers = sorted(each.number for each in found if brokers.is_alive(each.store_id))
+        if numbers:
+            command = f"dafka topic recover {log.topic} --log {log.number} --from {numbers[0]}"
+            reasons.append(f"`{command}` continues it with what that broker has")
+    return ", ".join(reasons) or "its replicas elect one"
 
 
 def explain_under_replication(name: str, log: LeaderAndIsr, wanted: int, brokers: Brokers) -> str:

@@ -164,7 +164,7 @@ class Joining:
                 levels = self._state.members.support.levels
                 await self._changes.change(RegisterBroker(own, number, record.starts, record.replaces, levels))
             except NoControllerError as error:
-                _LOGGER.warning("this broker is not registered yet: %s", error)
+                _LOGGER.warning("this broker is not registered yet: %s%s", error, self._advise(record))
             except RefusedChangeError as error:
                 if error.error_code is ErrorCode.STALE_BROKER_EPOCH:
                     raise OutdatedStoreError(str(error)) from None
@@ -180,6 +180,16 @@ class Joining:
                     raise ConfigError(f"{error}; start this broker with another number{advice}") from None
         self._check_number()
         self.is_accepted.set()
+
+    def _advise(self, record: StoreRecord) -> str:
+        """Return what to do if the former id of this store is needed to vote."""
+        quorum = describe_quorum(self._tables, trio.current_time())
+        if quorum is None or record.replaces not in quorum.voters:
+            return ""
+        return (
+            ". The former id of this store votes on metadata, and never comes back: if most voters are lost, recover the "
+            "cluster with `dafka cluster recover`"
+        )
 
     def _check_number(self) -> None:
         registered, number = self._state.brokers.get(self._brokers.own.address), self._config.number

@@ -92,7 +92,7 @@ def _refuse_recovery(tables: BrokerTables, command: RecoverLog) -> str:
         return f"{name} has a quorum, so it continues without a recovery"
     if not tables.brokers.is_alive(command.store_id):
         return f"broker {known.number} is not alive: start it first"
-    if not log.replica.epoch_tree.has_replica(command.store_id):
+    if not any(map(log.replica.epoch_tree.has_replica, (command.store_id, *known.former_ids))):
         return f"broker {known.number} has never stored {name}"
     return ""
 

@@ -109,6 +109,10 @@ def _print_status(found: dict[str, Any]) -> None:
         f"{found['under_replicated_logs']} under-replicated, {found['move_count']} moving\n"
     )
     _print_brokers(found["brokers"])
+    if found["leaderless"]:
+        click.echo("\nlogs without a leader:")
+        rows = [(each["topic"], each["log"], each["reason"]) for each in found["leaderless"]]
+        print_table(("topic", "log", "reason"), (), rows)
     if found["under_replicated"]:
         click.echo("\nunder-replicated logs:")
         print_table(

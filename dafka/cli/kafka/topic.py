@@ -262,7 +262,10 @@ def recover(name: str, log: int, broker: int, dry_run: bool, yes: bool, client: 
         raise UsageMistake(f"topic {name!r}: there is no log {log}")
     others = [each for each in logs[log]["replicas"] if each != broker]
     shown = f"the brokers {join_numbers(others)}" if others else "brokers that were forgotten"
-    click.echo(f"log {log} of {name} continues from broker {broker}: records that only {shown} have are lost", err=True)
+    click.echo(
+        f"log {log} of {name} would continue from broker {broker}: records that only {shown} have would be lost",
+        err=True,
+    )
     if dry_run:
         return
     confirm("Accept this loss?", yes=yes, declined="nothing was changed")

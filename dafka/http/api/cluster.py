@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated
 
 from dafka.broker.broker import Broker
-from dafka.broker.core.cluster_status import explain_under_replication
+from dafka.broker.core.cluster_status import explain_leaderless, explain_under_replication
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.history import Change
 from dafka.broker.core.metadata.snapshots import Snapshot, write_snapshot_file
@@ -47,6 +48,14 @@ class UnderReplicatedLog(Replicas):
     reason: Annotated[str, doc("Why the log has too few replicas in sync.")]
 
 
+class LeaderlessLog(Document):
+    """A log that no broker leads at present."""
+
+    topic: Annotated[str, doc("The name of the topic.")]
+    log: Annotated[Count, doc("The number of the log.")]
+    reason: Annotated[str, doc("Why it has no leader, with the command that helps, if there is one.")]
+
+
 class Cluster(Document):
     """The state of the cluster."""
 
@@ -62,6 +71,7 @@ class Cluster(Document):
     brokers: list[ClusterBroker]
     log_count: Annotated[Count, doc("The number of logs of all topics, internal ones among them.")]
     leaderless_logs: Annotated[Count, doc("How many of them no broker leads at present.")]
+    leaderless: Annotated[list[LeaderlessLog], doc(f"The first {LOGS_SHOWN} of these logs.")]
     under_replicated_logs: Annotated[Count, doc("How many logs have too few living replicas in sync.")]
     under_replicated: Annotated[
         list[UnderReplicatedLog], doc(f"Some of these logs: up to {LOGS_SHOWN} of each broker that leads any.")
@@ -102,11 +112,20 @@ async def describe_cluster(request: Request) -> Cluster:
         brokers=brokers,
         log_count=sum(1 for _ in node.all_logs()),
         leaderless_logs=count_leaderless(node),
+        leaderless=_find_leaderless(node),
         under_replicated_logs=sum(each.under_replicated_logs or 0 for each in brokers if each.is_alive),
         under_replicated=sorted(under_replicated, key=lambda each: (each.topic, each.log)),
         move_count=len(moves),
         moves=moves[:LOGS_SHOWN],
     )
+
+
+def _find_leaderless(node: BrokerNode) -> list[LeaderlessLog]:
+    found = (each for each in node.all_logs() if not each.leadership.leader)
+    return [
+        LeaderlessLog(each.topic, each.number, explain_leaderless(each, node.tables))
+        for each in islice(found, LOGS_SHOWN)
+    ]
 
 
 def _find_under_replicated(broker: Broker) -> list[UnderReplicatedLog]:

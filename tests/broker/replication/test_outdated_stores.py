@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.cluster_status import explain_leaderless
 from dafka.broker.metadata import controller as controllers
+from dafka.broker.metadata.recovery import check_survivor, read_metadata, recover
+from dafka.errors import RefusedChangeError
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 SETTINGS: dict[str, Any] = {"replicas": 3, "replace_replicas_after_ms": 10_000}
@@ -152,3 +156,59 @@ async def test_stores_that_have_dropped_a_deleted_topic_keep_their_ids(autojump_
         await cluster.start(*"CAB", **settings)
         assert [address(cluster, each) for each in "AB"] == ["A" * 32, "B" * 32]
         assert address(cluster, "C") != "C" * 32
+
+
+async def forget_last_start(cluster: VirtualCluster, name: str, then: Callable[[], Awaitable[object]]) -> None:
+    """Do something, and have a broker come back under another id, with the disk that it had before."""
+    disk, former = cluster.disks[name].copy(), address(cluster, name)
+    await then()
+    await trio.sleep(2)
+    await cluster.stop(name)
+    cluster.disks[name] = disk
+    await cluster.start(name, are_cut=True, **SETTINGS)
+    await wait_for(lambda: name in cluster.brokers and address(cluster, name) != former)
+
+
+async def test_a_log_that_only_a_forgetful_store_has_is_recovered_there(autojump_clock: MockClock) -> None:
+    """The store has another id since then, and the status names the command."""
+    async with open_virtual_cluster("ABC", "C", **SETTINGS) as cluster:
+        await cluster.append("C", b"a")
+        await forget_last_start(cluster, "C", lambda: cluster.append("C", b"b"))
+        node = cluster.brokers["A"]
+        await wait_for(lambda: node.brokers.is_alive(address(cluster, "C")))
+        number = cluster.brokers["C"].brokers.own.number
+        assert explain_leaderless(cluster.log("A"), node.tables) == (
+            "1 of its 1 voters has been forgotten, "
+            f"`dafka topic recover orders --log 0 --from {number}` continues it with what that broker has"
+        )
+        with pytest.raises(RefusedChangeError, match="has never stored log 0 of orders"):
+            await node.recover_log(cluster.log("A"), "B" * 32)
+        await node.recover_log(cluster.log("A"), address(cluster, "C"))
+        await cluster.wait_leader("C")
+        assert await cluster.read("C") == [b"a"]
+        assert await cluster.append("C", b"c") == 1
+
+
+@pytest.mark.parametrize("survivor", ["own", "other"])
+async def test_a_cluster_whose_only_voter_has_forgotten_something_is_recovered(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, survivor: str
+) -> None:
+    async with open_virtual_cluster("AB", "AB", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        (voter,) = [name for name in "AB" if name * 32 in cluster.brokers["A"].quorum.voters]
+        (other,) = {*"AB"} - {voter}
+        await forget_last_start(cluster, voter, lambda: cluster.brokers[voter].create_topic("later"))
+        await trio.sleep(30)
+        assert not cluster.brokers[other].quorum.controller
+        assert "recover the cluster with `dafka cluster recover`" in caplog.text
+        await cluster.stop("A", "B")
+        name = voter if survivor == "own" else other
+        found = {each: await read_metadata(cluster.disks[each]) for each in "AB"}
+        check_survivor(found[name], found)
+        await recover(cluster.disks[name], found[name])
+        await cluster.start(name, are_cut=True, **SETTINGS)
+        await wait_for(lambda: cluster.brokers[name].controller.is_active)
+        await cluster.start(*({*"AB"} - {name}), are_cut=True, **SETTINGS)
+        await wait_for(lambda: all(each.joining.is_accepted.is_set() for each in cluster.brokers.values()))
+        assert {each.number for each in cluster.brokers[name].tables.state.brokers.values()} == {0, 1}
+        assert "later" in cluster.brokers[name].topics

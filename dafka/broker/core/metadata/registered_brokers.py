@@ -30,6 +30,7 @@ class RegisteredBroker:
         is_draining: Whether its logs move to other brokers before it is removed.
         start: The number of its last start.
         features: The feature levels that it supports.
+        former_ids: The ids that its store had before, and has given up.
     """
 
     store_id: str
@@ -37,6 +38,7 @@ class RegisteredBroker:
     is_draining: bool = False
     start: str = ""
     features: FeatureLevels = FIRST_LEVEL
+    former_ids: tuple[str, ...] = ()
 
 
 class RegisteredBrokers:
@@ -81,9 +83,17 @@ class RegisteredBrokers:
         refused = self._check_features(command)
         if refused is not None:
             return refused
+        former = self.registered.get(command.replaces)
+        former_ids = () if former is None else (*former.former_ids, former.store_id)
         self.forget(ForgetBroker(command.replaces))
         self._put(
-            RegisteredBroker(command.store_id, command.number, start=_start_of(command), features=command.features)
+            RegisteredBroker(
+                command.store_id,
+                command.number,
+                start=_start_of(command),
+                features=command.features,
+                former_ids=former_ids,
+            )
         )
         return DONE
 
