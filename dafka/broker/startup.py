@@ -13,6 +13,7 @@ import trio
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC
 from dafka.broker.core.metadata.store_record import (
@@ -60,10 +61,14 @@ _FORMER_TOPIC = "$topics"
 _INTERNAL_TOPICS = frozenset((INDEX_TOPIC, *_STATE_TOPICS, *_STORE_TOPICS))
 
 
-async def load_broker(broker: BrokerNode, state: LocalState, stored: dict[Partition, PartitionInfo]) -> None:
+async def load_broker(
+    broker: BrokerNode, state: LocalState, stored: dict[Partition, PartitionInfo], lost: str = ""
+) -> None:
     """Load the state of a broker from its storage before it starts, and assign offsets to records that are in no log.
 
-    Raise `StorageError` if the storage fails, or a newer version of dafka wrote it.
+    `lost` says which records the storage has lost; it is empty if it has lost none. Raise `StorageError` if the storage
+    fails, or a newer version of dafka wrote it, and `OutdatedStoreError` if it has lost records that other brokers rely
+    on.
     """
     storage, log_table, replicator = broker.storage.storage, broker.log_table, broker.replicator
     _restore_state(broker, state.values(CLUSTER_TOPIC), stored)
@@ -73,7 +78,14 @@ async def load_broker(broker: BrokerNode, state: LocalState, stored: dict[Partit
     replicator.apply_state()
     _drop_deleted(broker, stored)
     replicator.record_indexes(stored)
-    replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored)
+    state_of_cluster = broker.tables.state
+    names = {each.topic_id: each.name for each in state_of_cluster.topics.values()}
+    names[state_of_cluster.cluster_id] = METADATA_TOPIC
+    forgotten = lost or replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored, names)
+    if forgotten:
+        if state_of_cluster.brokers.keys() > {broker.address}:
+            raise OutdatedStoreError(f"the storage has forgotten records: {forgotten}")
+        _LOGGER.warning("the storage has forgotten records, and no other broker can have them: %s", forgotten)
     await _load_indexes(storage, log_table, stored)
     visible = {partition: info for partition, info in stored.items() if not _is_internal(partition, broker.address)}
     await _assign_missing_offsets(storage, log_table, state, visible)
@@ -215,17 +227,17 @@ async def run_broker(
     with another one. If it had started already, it raises `OutdatedStoreError` instead, and has the other id when it is
     run again. See `serve_broker`.
     """
-    has_started = False
+    has_started, lost = False, next((str(each) for each in storage.repairs if each.is_lost), "")
     while True:
         try:
             with unwrap_group():
                 async with trio.open_nursery() as nursery:
-                    node = await nursery.start(_run_node, config, storage, connect, support)
+                    node = await nursery.start(_run_node, config, storage, connect, support, lost)
                     has_started = True
                     task_status.started(node)
             return
         except OutdatedStoreError as error:
-            store_id = await _give_up_store_id(storage)
+            store_id, lost = await _give_up_store_id(storage), ""
             if has_started:
                 raise
             _LOGGER.warning("%s; this broker goes on as the store %s, and keeps the records", error, store_id)
@@ -253,6 +265,7 @@ async def _run_node(
     storage: Storage,
     connect: Callable[[str], AbstractAsyncContextManager[NodeSockets]],
     support: FeatureSupport,
+    lost: str,
     *,
     task_status: trio.TaskStatus[BrokerNode],
 ) -> None:
@@ -272,7 +285,7 @@ async def _run_node(
     machine = BrokerMachine(address, config, ends, idle_s, found.keys() - visible.keys(), stored, tables.policy)
     async with connect(address) as sockets:
         broker = BrokerNode(machine, sockets, storage, config, tables, state)
-        await load_broker(broker, state, found)
+        await load_broker(broker, state, found, lost)
         broker.store.report_opened(config.store.storage, visible)
         await broker.run(task_status=task_status)
 

@@ -124,6 +124,7 @@ class Damage:
         partition: The partition affected; None if no particular records are affected.
         first_sequence: The first record affected; 0 if `partition` is None.
         end_sequence: The sequence after the last record affected; 0 if `partition` is None.
+        is_lost: Whether the storage had these records, and no longer has them.
     """
 
     location: str
@@ -131,6 +132,7 @@ class Damage:
     partition: Partition | None = None
     first_sequence: int = 0
     end_sequence: int = 0
+    is_lost: bool = False
 
     def __str__(self) -> str:
         if self.partition is None:

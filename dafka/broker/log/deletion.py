@@ -13,7 +13,9 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.topics import Deletion
 from dafka.broker.core.node_machine import BrokerMachine
+from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset
+from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.log_starts import LogStarts
 from dafka.broker.log.own_partitions import OwnPartitions
@@ -67,8 +69,15 @@ class RecordDeletion:
             await self._trim_deleted(due.topic)
 
     def delete_partitions(self, partitions: Collection[Partition]) -> trio.Event:
-        """Delete partitions that brokers have written. The returned event is set when they are deleted."""
+        """Delete partitions that brokers have written. The returned event is set when they are deleted.
+
+        Their checkpoints go, too: the partitions can come back, and are shorter then.
+        """
         self._own.forget(partitions)
+        keys = (each.address.encode() for each in partitions if each.topic == INDEX_TOPIC)
+        known = self._storage.state(CHECKPOINTS_TOPIC)
+        if found := [(key, None) for key in keys if key in known]:
+            self._storage.write_state(CHECKPOINTS_TOPIC, found)
         return self._storage.delete_partitions(partitions)
 
     async def delete_before(self, log: Log, offset: Offset) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 import trio
 
-from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
 from dafka.broker.core.replication.checkpoints import (
     CHECKPOINTS_TOPIC,
     Checkpoint,
@@ -18,7 +18,7 @@ from dafka.broker.core.replication.checkpoints import (
 from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.errors import StorageFormatError
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.storage import PartitionInfo
 
 _LOGGER = logging.getLogger("dafka.broker")
@@ -35,24 +35,38 @@ class Checkpoints:
     _logs: ReplicatedLogs
     _loaded: dict[Partition, Checkpoint] = attrs.field(init=False, factory=dict)
 
-    def load(self, values: Mapping[bytes, bytes], stored: Mapping[Partition, PartitionInfo]) -> None:
+    def load(
+        self, values: Mapping[bytes, bytes], stored: Mapping[Partition, PartitionInfo], topics: Mapping[str, str]
+    ) -> str:
         """Load the checkpoints that were written before the broker was started, by the address of the index.
 
-        Checkpoints of partitions that are not stored are removed.
+        Return a sentence about records that the storage had then, and has forgotten; empty if there are none. `topics`
+        has the names of topics by id. Checkpoints of partitions that are not stored are removed.
         """
-        stale = []
+        ends = {partition: info.end_sequence for partition, info in stored.items()}
+        stale, forgotten = [], ""
         for key, value in values.items():
             partition = Partition(INDEX_TOPIC, key.decode(errors="replace"))
-            info = stored.get(partition)
             try:
-                if info is None:
+                if partition not in stored:
                     stale.append(key)
-                elif (checkpoint := decode_checkpoint(value)).index_end <= info.end_sequence:
-                    self._loaded[partition] = checkpoint
+                    continue
+                checkpoint = decode_checkpoint(value)
             except StorageFormatError as error:
                 _LOGGER.warning("a checkpoint is ignored, and the index is read: %s", error)
+                continue
+            address = parse_address(partition.address)
+            topic = "" if address is None else topics.get(address.topic_id, "")
+            unmet = list(checkpoint.find_unmet(topic, lambda each: ends.get(each, SEQUENCE_MAX)))
+            if checkpoint.index_end > ends[partition]:
+                unmet.append((partition, checkpoint.index_end))
+            else:
+                self._loaded[partition] = checkpoint
+            for each, end in unmet:
+                forgotten = f"{each} ends at {ends[each]}, and had {end} records when its last checkpoint was written"
         if stale:
             self._storage.write_state(CHECKPOINTS_TOPIC, [(key, None) for key in stale])
+        return forgotten
 
     def take(self, topic: str, indexes: Iterable[Partition]) -> dict[Partition, Checkpoint]:
         """Remove and return the checkpoints of a log that match the storage, by the partition of their index."""
@@ -60,7 +74,7 @@ class Checkpoints:
         return {
             partition: checkpoint
             for partition, checkpoint in loaded
-            if checkpoint is not None and checkpoint.is_met(topic, self._storage.durable_end)
+            if checkpoint is not None and not any(checkpoint.find_unmet(topic, self._storage.durable_end))
         }
 
     async def run(self) -> None:

@@ -11,9 +11,13 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.cluster_status import explain_leaderless
+from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.core.replication import local_log
 from dafka.broker.metadata import controller as controllers
 from dafka.broker.metadata.recovery import check_survivor, read_metadata, recover
 from dafka.errors import RefusedChangeError
+from dafka.records import Partition
+from dafka.storage import Damage
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 SETTINGS: dict[str, Any] = {"replicas": 3, "replace_replicas_after_ms": 10_000}
@@ -77,6 +81,35 @@ async def test_a_store_that_has_forgotten_records_does_not_vote_for_a_leader_wit
         await check_all_have(cluster, b"a", b"b")
         assert await cluster.append(cluster.leader(), b"c") == 2
         await check_all_have(cluster, b"a", b"b", b"c")
+
+
+@pytest.mark.parametrize(
+    ("topic", "sign"), [("orders", "checkpoint"), (INDEX_TOPIC, "checkpoint"), ("orders", "repair")]
+)
+async def test_a_store_that_has_lost_the_end_of_one_partition_of_another_broker_becomes_another(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, topic: str, sign: str
+) -> None:
+    """No other broker can tell: the partition is not its own, and its counter is whole."""
+    monkeypatch.setattr(local_log, "CHECKPOINT_RECORDS", 1 if sign == "checkpoint" else 1000)
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        leader = cluster.leader()
+        name = next(each for each in "ABC" if each != leader)
+        former = address(cluster, name)
+        partition = Partition(topic, cluster.log(leader).leader_partition.address)
+        before = cluster.disks[name].copy()
+        await cluster.append(leader, b"b")
+        await trio.sleep(6)
+        await cluster.stop(name)
+        await cluster.start(name, are_cut=True, **SETTINGS)
+        assert address(cluster, name) == former
+        await cluster.stop(*"ABC")
+        cluster.disks[name].take_back(before, partition)
+        if sign == "repair":
+            cluster.disks[name].repairs = [Damage("a file", "lost", partition, 1, 2, is_lost=True)]
+        await cluster.start(*"ABC", **SETTINGS)
+        assert address(cluster, name) != former
+        await check_all_have(cluster, b"a", b"b")
 
 
 @pytest.mark.parametrize("cloned", "ABC")

@@ -74,6 +74,10 @@ class Disk(MemoryStorage):
         """Return a copy, as it is now."""
         return copy.deepcopy(self)
 
+    def take_back(self, before: Disk, partition: Partition) -> None:
+        """Have a partition again as it was on a copy of this disk."""
+        self._logs[partition] = copy.deepcopy(before._logs[partition])
+
     async def read(self, partition: Partition, *arguments: Any, **options: Any) -> Any:
         """See `Storage.read`. It notes the partition."""
         await trio.sleep(LATENCY_S)

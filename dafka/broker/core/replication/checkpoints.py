@@ -7,7 +7,7 @@ nobody.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import attrs
@@ -45,9 +45,11 @@ class Checkpoint:
     restart: Restart | None  # None if the index was never rewritten
     needed: Mapping[str, int]
 
-    def is_met(self, topic: str, durable_end: Callable[[Partition], int]) -> bool:
-        """Return whether a storage still has the records that the checkpoint covers."""
-        return all(durable_end(Partition(topic, address)) >= end for address, end in self.needed.items())
+    def find_unmet(self, topic: str, durable_end: Callable[[Partition], int]) -> Iterator[tuple[Partition, int]]:
+        """Yield the partitions of which a storage no longer has all records that the checkpoint covers, with the ends."""
+        for address, end in self.needed.items():
+            if durable_end(Partition(topic, address)) < end:
+                yield Partition(topic, address), end
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:

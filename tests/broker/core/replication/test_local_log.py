@@ -161,9 +161,9 @@ class Model:
                 assert (checkpoint.index_end, checkpoint.end_offset) == (index.held, index.end)
                 assert (checkpoint.start_offset, checkpoint.needed) == (self.start, needed)
                 assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
-                assert checkpoint.is_met("orders", self.stored.__getitem__)
+                assert not any(checkpoint.find_unmet("orders", self.stored.__getitem__))
                 lacking = self.stored | {Partition("orders", each): end - 1 for each, end in needed.items()}
-                assert not needed or not checkpoint.is_met("orders", lacking.__getitem__)
+                assert not needed or any(checkpoint.find_unmet("orders", lacking.__getitem__))
 
     def restart(self) -> None:
         """Restore the log from its checkpoints, and read the index records behind them."""
