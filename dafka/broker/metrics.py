@@ -32,6 +32,7 @@ GAUGES = {
         "Logs that this broker leads and that fewer living brokers have whole than should."
     ),
     "dafka_broker_leaderless_logs": MetricHelp("Logs of the cluster that no broker leads at present."),
+    "dafka_broker_damaged_logs": MetricHelp("Logs of which this broker has found damaged records in its storage."),
     "dafka_broker_orphaned_partitions": MetricHelp(
         "Partitions that are kept though they belong to no topic that the broker knows."
     ),
@@ -82,6 +83,7 @@ class BrokerMetrics:
             "dafka_broker_replicas": {(): sum(own in log.leadership.replicas for log in logs)},
             "dafka_broker_under_replicated_logs": {(): len(broker.replicator.reassigner.under_replicated())},
             "dafka_broker_leaderless_logs": {(): sum(not log.leadership.leader for log in logs)},
+            "dafka_broker_damaged_logs": {(): len(broker.damaged.names)},
             "dafka_broker_orphaned_partitions": {(): len(broker.inventory.orphans())},
             "dafka_broker_active_controller": {(): int(broker.controller.is_active)},
             "dafka_broker_has_controller": {(): int(quorum.controller != "")},

@@ -18,7 +18,7 @@ from dafka.cli.kafka.cluster_verify import verify
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
-from dafka.cli.terminal import confirm, join_numbers, print_json_lines, print_table, yes_option
+from dafka.cli.terminal import confirm, counted, join_numbers, print_json_lines, print_table, yes_option
 from dafka.text import format_time
 
 _POLL_S = 1.0
@@ -69,8 +69,8 @@ def _print_brokers(found: list[dict[str, Any]]) -> None:
 def status(as_json: bool, client: HttpClient) -> None:
     """Show the state of the cluster: controller, voters, brokers, and the logs that need attention.
 
-    Exits with 1 if the cluster is not open, a broker or a voter is not heard, there is no controller, or a log has no
-    leader or too few replicas in sync. `dafka topic moves` lists all logs that move.
+    Exits with 1 if the cluster is not open, a broker or a voter is not heard, there is no controller, a log has no
+    leader or too few replicas in sync, or a broker has damaged records. `dafka topic moves` lists all logs that move.
     """
     found = client.ask("GET", "/cluster")
     if as_json:
@@ -88,6 +88,7 @@ def _has_problems(found: dict[str, Any]) -> bool:
         or not all(each["is_heard"] for each in found["voters"])
         or not all(each["is_alive"] and each["under_replicated_logs"] is not None for each in found["brokers"])
         or bool(found["leaderless_logs"] or found["under_replicated_logs"])
+        or any(each["damaged_logs"] for each in found["brokers"])
     )
 
 
@@ -109,6 +110,9 @@ def _print_status(found: dict[str, Any]) -> None:
         f"{found['under_replicated_logs']} under-replicated, {found['move_count']} moving\n"
     )
     _print_brokers(found["brokers"])
+    for each in found["brokers"]:
+        if each["damaged_logs"]:
+            click.echo(f"\nbroker {each['number']} has damaged records of {counted(each['damaged_logs'], 'log')}")
     if found["leaderless"]:
         click.echo("\nlogs without a leader:")
         rows = [(each["topic"], each["log"], each["reason"]) for each in found["leaderless"]]

@@ -45,6 +45,7 @@ class ClusterBroker(Document):
     under_replicated_logs: Annotated[
         Count | None, doc("How many of the logs that it leads too few brokers have whole; null if it has not said so.")
     ]
+    damaged_logs: Annotated[Count, doc("How many logs it has damaged records of.")]
 
 
 class Brokers(Document):
@@ -195,6 +196,7 @@ def _describe_broker(
         logs_led=led[address],
         replicas=kept[address],
         under_replicated_logs=len(node.replicator.reassigner.under_replicated()) if is_self else None,
+        damaged_logs=len(broker.damaged_logs),
     )
 
 
@@ -362,6 +364,8 @@ def find_broker_problems(node: BrokerNode) -> Iterator[str]:
         if not node.brokers.is_alive(each.address):
             where = each.http_url or each.kafka_listener
             yield f"broker {each.number}{' at ' * bool(where)}{where} is not heard"
+        if each.damaged_logs:
+            yield f"broker {each.number} has damaged records of {len(each.damaged_logs)} logs in its storage"
     under_replicated = node.replicator.reassigner.under_replicated()
     if under_replicated:
         first = under_replicated[0]
