@@ -170,7 +170,9 @@ def test_a_log_that_has_lost_its_quorum_continues_from_the_broker_that_is_left(d
     shutil.rmtree(brokers.storage(lost))
     command = ("topic", "recover", "orders", "--log", "0", "--from", str(left))
     shown = brokers.command(other, *command, "--dry-run")
-    sentence = f"log 0 of orders continues from broker {left}: records that only the brokers {lost} have are lost\n"
+    sentence = (
+        f"log 0 of orders would continue from broker {left}: records that only the brokers {lost} have would be lost\n"
+    )
     assert (shown.status, shown.errors) == (0, sentence)
 
     def recover() -> Ended | None:

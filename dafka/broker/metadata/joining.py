@@ -187,8 +187,8 @@ class Joining:
         if quorum is None or record.replaces not in quorum.voters:
             return ""
         return (
-            ". The former id of this store votes on metadata, and never comes back: if most voters are lost, recover the "
-            "cluster with `dafka cluster recover`"
+            ". The former id of this store votes on metadata, and never comes back: if most voters are lost, recover "
+            "the cluster with `dafka cluster recover`"
         )
 
     def _check_number(self) -> None:

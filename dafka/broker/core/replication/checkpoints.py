@@ -46,7 +46,7 @@ class Checkpoint:
     needed: Mapping[str, int]
 
     def find_unmet(self, topic: str, durable_end: Callable[[Partition], int]) -> Iterator[tuple[Partition, int]]:
-        """Yield the partitions of which a storage no longer has all records that the checkpoint covers, with the ends."""
+        """Yield the partitions that a storage no longer has up to where the checkpoint covers them, with these ends."""
         for address, end in self.needed.items():
             if durable_end(Partition(topic, address)) < end:
                 yield Partition(topic, address), end
