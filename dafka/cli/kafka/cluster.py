@@ -115,8 +115,8 @@ def _print_status(found: dict[str, Any]) -> None:
             click.echo(f"\nbroker {each['number']} has damaged records of {counted(each['damaged_logs'], 'log')}")
     if found["leaderless"]:
         click.echo("\nlogs without a leader:")
-        rows = [(each["topic"], each["log"], each["reason"]) for each in found["leaderless"]]
-        print_table(("topic", "log", "reason"), (), rows)
+        leaderless = [(each["topic"], each["log"], each["reason"]) for each in found["leaderless"]]
+        print_table(("topic", "log", "reason"), (), leaderless)
     if found["under_replicated"]:
         click.echo("\nunder-replicated logs:")
         print_table(
