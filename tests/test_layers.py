@@ -83,6 +83,7 @@ MAY_IMPORT = {
     "http1": set(),
     "operations": ROLES | {"http1"},
     **dict.fromkeys(FACTS, FORMATS),
+    "broker.core.typed_json": PROTOCOL,
     "broker.core": set(),
     "broker.core.metadata": PROTOCOL | FACTS,
     "broker.core.log": PROTOCOL | METADATA,

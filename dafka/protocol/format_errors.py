@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from dafka.errors import StorageFormatError
 
 
+class UnknownFieldError(ValueError):
+    """An object has a field that this version of dafka does not know."""
+
+
 @contextmanager
 def format_errors(what: str) -> Iterator[None]:
     """Raise `StorageFormatError` if text is not JSON, or a field is missing or has a wrong type.
@@ -17,5 +21,9 @@ def format_errors(what: str) -> Iterator[None]:
     """
     try:
         yield
+    except UnknownFieldError as error:
+        raise StorageFormatError(
+            f"{what} has the field {error}, which this version of dafka does not know: update dafka"
+        ) from None
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise StorageFormatError(f"{what} is malformed: {error!r}") from None

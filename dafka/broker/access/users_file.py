@@ -20,6 +20,9 @@ from dafka.durable_files import replace_text
 from dafka.errors import ConfigError
 from dafka.watched_files import WatchedFiles
 
+USERS_VERSION = 1
+"""The version of the file; also that of one that names none."""
+
 _FILE_BYTES_MAX = 16 * 2**20
 _NAME = re.compile(r"[A-Za-z0-9._@+-]{1,100}")
 _PERMISSIONS = tuple(each.name for each in attrs.fields(Permissions))
@@ -89,6 +92,8 @@ def read_users(path: Path) -> dict[str, User]:
         raise ConfigError(f"users {path}: expected at most {_FILE_BYTES_MAX} bytes; is it another file?")
     try:
         document = json.loads(content)
+        if document.get("version", USERS_VERSION) != USERS_VERSION:
+            raise ConfigError("another version of dafka has written them: update dafka")
         found = {name: _read_user(name, each) for name, each in document["users"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error) if isinstance(error, ConfigError) else "expected what `dafka user add` writes"
@@ -98,7 +103,7 @@ def read_users(path: Path) -> dict[str, User]:
 
 def write_users(path: Path, users: Mapping[str, User]) -> None:
     """Replace a users file atomically and durably. Only its owner can read a new file. Raises `ConfigError`."""
-    document = {"users": {name: _describe(user) for name, user in sorted(users.items())}}
+    document = {"version": USERS_VERSION, "users": {name: _describe(user) for name, user in sorted(users.items())}}
     try:
         replace_text(path, json.dumps(document, indent=2) + "\n", 0o600)
     except OSError as error:

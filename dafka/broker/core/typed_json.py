@@ -15,14 +15,12 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import attrs
 
+from dafka.protocol.format_errors import UnknownFieldError
+
 
 def encode_json(found: Any) -> bytes:
     """Return a JSON value in which instances of attrs classes are objects, without fields that have their defaults."""
     return json.dumps(found, default=_fields, separators=(",", ":")).encode()
-
-
-class UnknownFieldError(ValueError):
-    """An object has a field that this version of dafka does not know."""
 
 
 def convert(kind: Any, value: Any) -> Any:

@@ -15,9 +15,9 @@ import attrs
 from dafka.broker.core.metadata.features import FIRST_LEVEL, SUPPORTED, FeatureLevels, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.typed_json import UnknownFieldError, convert, encode_json
+from dafka.broker.core.typed_json import convert, encode_json
 from dafka.errors import StorageFormatError
-from dafka.protocol.format_errors import format_errors
+from dafka.protocol.format_errors import UnknownFieldError, format_errors
 
 COMMAND_VERSION = 1
 """The version of the records in the log of metadata."""

@@ -21,9 +21,10 @@ BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED = (
 )
 """What the keys of the others begin with. An id follows."""
 
-_PREFIXES = tuple(
+PREFIXES = tuple(
     each.encode() for each in (HEADER, SNAPSHOTS, FEATURE_LEVEL, BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED)
 )
+"""What the keys of a state begin with."""
 
 _T = TypeVar("_T")
 
@@ -55,7 +56,7 @@ class StateRecords:
         The first values of a broker that starts come from its storage, so they have not changed.
         """
         former = self.values
-        self.values = {key: value for key, value in records.items() if key.startswith(_PREFIXES)}
+        self.values = {key: value for key, value in records.items() if key.startswith(PREFIXES)}
         new = {key: value for key, value in self.values.items() if former.get(key) != value}
         if former:
             self._changed.update(dict.fromkeys(former.keys() - self.values.keys()))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from dafka.broker.core.typed_json import convert, encode_json
+from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import format_errors
 
 CLUSTER_TOPIC = "$cluster"
@@ -19,6 +20,10 @@ STORE_KEY = b"store"
 
 COUNTERS_KEY = b"counters"
 """The key of the counters that stores have sent; see `KnownStores`."""
+
+
+STORE_VERSION = 1
+"""The version of the record."""
 
 
 class SentCounter(NamedTuple):
@@ -53,13 +58,16 @@ class StoreRecord:
 
 def encode_store_record(record: StoreRecord) -> bytes:
     """Return the value of the record."""
-    return encode_json(record)
+    return encode_json({"version": STORE_VERSION, **attrs.asdict(record)})
 
 
 def decode_store_record(value: bytes) -> StoreRecord:
-    """Return the record of a store. Raise `StorageFormatError` if it is malformed."""
+    """Return the record of a store. Raise `StorageFormatError` if it is malformed, or of a newer version."""
     with format_errors("the record of the store's cluster"):
-        found: StoreRecord = convert(StoreRecord, json.loads(value))
+        fields = json.loads(value)
+        if convert(int, fields.pop("version")) > STORE_VERSION:
+            raise StorageFormatError("the record of the store's cluster has a newer version: update dafka")
+        found: StoreRecord = convert(StoreRecord, fields)
         return found
 
 
