@@ -212,10 +212,10 @@ ROUNDS: dict[str, tuple[object, Ack]] = {
 """Messages of rounds between brokers."""
 
 
-async def read_all(url: str) -> tuple[list[tuple[object, ...]], dict[Partition, int]]:
+async def read_all(url: str) -> tuple[list[tuple[Any, ...]], dict[Partition, int]]:
     """Return the records of a storage, and the positions of the consumer `reader`."""
     async with open_storage(url, read_only=True) as storage:
-        found = []
+        found: list[tuple[Any, ...]] = []
         for partition, info in (await storage.partitions()).items():
             async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
                 for number, value in enumerate(batch.values):
@@ -262,8 +262,8 @@ def record(release: Path) -> None:
             (release / "sqlite.sql").write_text("\n".join([*pragmas, *connection.iterdump()]) + "\n")
         trio.run(write_storage, f"filelog:{folder / 'filelog'}")
         files = sorted(each for each in (folder / "filelog").rglob("*") if each.is_file())
-        found = {str(each.relative_to(folder / "filelog")): b64encode(each.read_bytes()).decode() for each in files}
-        (release / "filelog.json").write_text(json.dumps(found, indent=1) + "\n")
+        contents = {str(each.relative_to(folder / "filelog")): b64encode(each.read_bytes()).decode() for each in files}
+        (release / "filelog.json").write_text(json.dumps(contents, indent=1) + "\n")
     write_users(release / "users.json", {"anne": USER})
 
 
