@@ -37,6 +37,9 @@ ASKED_S = 20.0
 
 TOWER = "tower"
 
+SHORT = "scratch-"
+"""What the names of topics begin with that are deleted and made again all the while."""
+
 CLOCK = Path(__file__).parent / "clock"
 """The folder with the module that sets the clocks of processes."""
 
@@ -185,24 +188,21 @@ class ProcessCluster:
         await self.wait_until(lambda: find_leaders(self.servers, topic) == leaders, "the preferred brokers do not lead")
 
     async def wait_whole(self) -> None:
-        """Wait until all logs have all their replicas, and the brokers all their voters."""
-        count = len(self.brokers)
-        voters = 5 if count >= 5 else 3 if count >= 3 else 1
+        """Wait until each broker sees all brokers and voters, and all replicas of topics that are not made again."""
+        missing = dict.fromkeys(self.brokers, "")
 
         def is_whole() -> bool:
-            for each in self.brokers.values():
+            for name, each in self.brokers.items():
                 try:
-                    found = ask(f"{each.url}/cluster")
-                except OSError:
-                    return False
-                heard = {voter["number"] for voter in found["voters"] if voter["is_heard"]}
-                alive = [broker for broker in found["brokers"] if broker["is_alive"]]
-                undone = found["leaderless_logs"], found["under_replicated_logs"], found["move_count"]
-                if len(heard) < voters or len(alive) != count or any(undone) or len(found["voters"]) != voters:
-                    return False
-            return True
+                    missing[name] = find_missing(ask(f"{each.url}/cluster"), len(self.brokers))
+                except OSError as error:
+                    missing[name] = str(error)
+            return not any(missing.values())
 
-        await self.wait_until(is_whole, "the cluster is not whole", WHOLE_S)
+        try:
+            await self.wait_until(is_whole, "the cluster is not whole", WHOLE_S)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {missing}") from None
 
     def run(self, name: str, place: Place, command: Sequence[str], ready_line: str, **environment: str) -> Node:
         node = Node(name, (*place.prefix, *command), environment, self.folder, self.timeline, ready_line)
@@ -307,6 +307,17 @@ def ask(url: str, document: object = None, *, method: str = "GET") -> Any:
     request = Request(url, body, {"Content-Type": "application/json"}, method=method)
     with urlopen(request, timeout=ASKED_S) as answer:
         return json.loads(answer.read() or b"null")
+
+
+def find_missing(cluster: dict[str, Any], count: int) -> str:
+    """Return which brokers, voters or replicas a cluster of some brokers lacks; empty if it is whole."""
+    voters = 5 if count >= 5 else 3 if count >= 3 else 1
+    heard = [each["number"] for each in cluster["voters"] if each["is_heard"]]
+    alive = [each["number"] for each in cluster["brokers"] if each["is_alive"]]
+    logs = [each for each in (*cluster["under_replicated"], *cluster["moves"]) if not each["topic"].startswith(SHORT)]
+    if len(heard) == len(cluster["voters"]) == voters and len(alive) == count and not logs:
+        return ""
+    return f"the voters {heard} of {len(cluster['voters'])} and the brokers {alive} are heard, {logs} are not whole"
 
 
 def set_clock(path: Path, ahead_s: float) -> None:

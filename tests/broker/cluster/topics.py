@@ -10,9 +10,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
+from tests.broker.cluster.brokers import SHORT
 from tests.broker.cluster.traffic import IDEMPOTENT, QUICK, Client, read_logs
 
-NAMES = ("scratch-0", "scratch-1")
+NAMES = (f"{SHORT}0", f"{SHORT}1")
 RECORDS = 20
 AGAIN_S = 0.3
 ANSWER_S = 60
