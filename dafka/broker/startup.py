@@ -96,8 +96,8 @@ def _restore_state(broker: BrokerNode, stored: Mapping[bytes, bytes], found: Map
     if STORE_KEY not in stored:
         if any(each.topic == _FORMER_TOPIC for each in found):
             raise StorageFormatError(
-                "a development version of dafka has used this storage for a broker: copy its records to a new storage "
-                "with `dafka storage copy`, and start the broker with that one"
+                "a development version of dafka has used this storage for a broker: start the broker with an empty "
+                "storage; `dafka storage copy --topic NAME` and `dafka storage export` read the records of this one"
             )
         return
     record = decode_store_record(stored[STORE_KEY])
