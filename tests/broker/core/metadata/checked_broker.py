@@ -117,10 +117,14 @@ class CheckedBroker(Broker):
         self.check.answered(broker, self.claim, memory, self.world.now)
         self.unchecked -= {broker}
         own = {(log, branch): len(ids) for log, found in self.branches.items() for branch, (_, ids) in found.items()}
-        if not self.is_checked and any(end > own.get(each, 0) for each, end in ends.items()):
+        kept = {each: end for each, end in ends.items() if not self._is_deleted(each[0])}
+        if not self.is_checked and any(end > own.get(each, 0) for each, end in kept.items()):
             self.check.problem = StoreProblem.RECORDS
         if self.is_checked and self.check.problem is not None:
             self.give_up(type(next(iter(self.logs.values()))))
+
+    def _is_deleted(self, log: str) -> bool:
+        return log.partition("/")[0] in self.state.deleted_ids
 
     # Others
 
