@@ -12,27 +12,20 @@ from dafka.batches import encode_records, read_header
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import (
     SNAPSHOTS_KEPT,
-    AddLogs,
-    ChangeReplicas,
     CloseTopic,
-    Command,
-    CreateTopic,
-    DeleteTopic,
     OpenCluster,
     Order,
-    RegisterBroker,
     decode_order,
     encode_order,
 )
+from dafka.broker.core.metadata.completion import CommandCompleter
 from dafka.broker.core.metadata.outcome import Outcome
 from dafka.broker.core.metadata.planner import Planner
-from dafka.broker.core.metadata.store_check import complete_registration
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import choose_voters
 from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import parse_address
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
-from dafka.broker.core.replication.records import EPOCH_STEP, next_epoch
 from dafka.broker.core.replication.replicated_logs import LogAction
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
@@ -45,9 +38,6 @@ from dafka.records import RecordBatch
 from dafka.storage.plugin_helpers import now_ms
 
 _LOGGER = logging.getLogger("dafka.broker")
-
-MISSED_EPOCHS = 8
-"""How many leader changes of a log the controller can have missed when its topic is deleted."""
 
 MANAGE_S = 0.1
 """Seconds between two looks at what the cluster needs, while it needs something."""
@@ -150,6 +140,7 @@ class Controller:
         self._machine = machine
         self._deletion = deletion
         self._planner = planner
+        self._completer = CommandCompleter(self._state, planner, tables.brokers, self._latest_epoch)
         self._act = act
         self._initial_brokers = initial_brokers
         self._closing: dict[str, _Closing] = {}
@@ -190,7 +181,8 @@ class Controller:
             return None
         refused = find_obstacle(self._tables, order.command)
         if refused is None:
-            self._append(attrs.evolve(order, command=self._complete(order.command)))
+            completed = self._completer.complete(order.command, trio.current_time(), now_ms())
+            self._append(attrs.evolve(order, command=completed))
         return refused
 
     def _append(self, order: Order) -> None:
@@ -212,36 +204,8 @@ class Controller:
         if len(self._appended) > APPENDED_MAX:
             del self._appended[next(iter(self._appended))]
 
-    def _complete(self, command: Command) -> Command:
-        """Return a command with what only the controller decides."""
-        state = self._state
-        if isinstance(command, RegisterBroker):
-            now = trio.current_time()
-            return complete_registration(command, state, lambda each: self._tables.brokers.is_heard(each, now))
-        if isinstance(command, CreateTopic):
-            return attrs.evolve(command, topic=self._complete_topic(command.topic))
-        if isinstance(command, AddLogs) and (topic := state.find_id(command.topic_id)) is not None:
-            placed = topic.placement + command.placement
-            wider = attrs.evolve(topic, log_count=max(command.log_count, topic.log_count), placement=placed)
-            return attrs.evolve(command, placement=self._planner.place(wider)[topic.log_count :])
-        if (
-            isinstance(command, ChangeReplicas)
-            and (topic := state.find_topic_of(command.topic_id, command.log)) is not None
-        ):
-            present = state.replicas.of(topic, command.log)
-            replicas = command.replicas or present.former or present.replicas
-            return attrs.evolve(command, replicas=replicas, generation=present.generation + 1)
-        if isinstance(command, DeleteTopic) and (topic := state.find_id(command.topic_id)) is not None:
-            epochs = [log.leadership.epoch for log in self._tables.log_table.logs(topic.name)]
-            return attrs.evolve(command, last_epoch=max([topic.first_epoch, *epochs]))
-        return command
-
-    def _complete_topic(self, topic: Topic) -> Topic:
-        last = self._state.last_epochs.get(topic.name)
-        is_first = last is None or (self._tables.brokers.is_alone and not last)
-        first_epoch = 0 if is_first else next_epoch((last or 0) + MISSED_EPOCHS * EPOCH_STEP, 0)
-        created = attrs.evolve(topic, created_at=now_ms(), first_epoch=first_epoch)
-        return attrs.evolve(created, placement=self._planner.place(created))
+    def _latest_epoch(self, topic: Topic) -> int:
+        return max((log.leadership.epoch for log in self._tables.log_table.logs(topic.name)), default=0)
 
     # What the cluster needs
 

@@ -20,9 +20,9 @@ import trio.testing
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.leader_and_isr import EPOCH_STEP
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_SEQUENCE, Offset
-from dafka.broker.core.replication.records import EPOCH_STEP
 from dafka.broker.log.durable_waits import DURABLE_S
 from dafka.config import Config
 from dafka.errors import (

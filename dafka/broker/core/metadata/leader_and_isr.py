@@ -1,4 +1,4 @@
-"""The leader of a log, its replicas, and which of them are in sync."""
+"""The leader of a log, its epoch, its replicas, and which of them are in sync."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import attrs
+
+EPOCH_STEP = 1024
+"""The distance between leader epochs. It has space for the number of a broker, so no two brokers use the same epoch."""
+
+
+def next_epoch(latest: int, number: int) -> int:
+    """Return a leader epoch that is larger than the latest one, and that no other broker uses.
+
+    The latest one is -1 if there is none. The number of the broker is less than `EPOCH_STEP`.
+    """
+    return (latest // EPOCH_STEP + 1) * EPOCH_STEP + number
 
 
 class ReplicaSet:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from dafka.broker.core.metadata.leader_and_isr import next_epoch
 from dafka.broker.core.positions import FIRST_OFFSET
 from dafka.broker.core.replication.divergence import RULES, LateVotes
 from dafka.broker.core.replication.effects import Lead, ReplicaAction, StepDown, WriteControl
@@ -28,7 +29,6 @@ from dafka.broker.core.replication.records import (
     LeaderAndEpoch,
     Vote,
     VoteRequest,
-    next_epoch,
 )
 from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.broker.core.replication.states import Elected, Follower, Leader, Starting, State

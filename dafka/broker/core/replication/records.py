@@ -23,10 +23,6 @@ BRANCHES_TOPIC = "$branches"
 CONTROL_VERSION = 1
 """The version of control records."""
 
-EPOCH_STEP = 1024
-"""The distance between epochs. It leaves space for the number of a broker, so no two brokers use the same epoch."""
-
-
 RECOVERY_EPOCHS = 2**24
 """The distance of epochs at a recovery: it is later than each epoch that other brokers can have begun meanwhile."""
 
@@ -101,14 +97,6 @@ ControlRecord: TypeAlias = VoteRequest | Vote | EpochStart
 
 _KEYS: dict[type[ControlRecord], str] = {VoteRequest: "claim", Vote: "promise", EpochStart: "branchrow"}
 _NAMES: dict[type[ControlRecord], str] = {VoteRequest: "claim", Vote: "promise", EpochStart: "row"}
-
-
-def next_epoch(latest: int, number: int) -> int:
-    """Return an epoch that is larger than the latest one, and that no other broker uses.
-
-    The latest one is -1 if there is none. The number of the broker is less than `EPOCH_STEP`.
-    """
-    return (latest // EPOCH_STEP + 1) * EPOCH_STEP + number
 
 
 def key_of(record: ControlRecord) -> str:

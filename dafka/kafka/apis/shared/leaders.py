@@ -6,7 +6,7 @@ import trio
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.replication.records import EPOCH_STEP
+from dafka.broker.core.metadata.leader_and_isr import EPOCH_STEP
 from dafka.kafka.apis.shared.registry import RequestContext
 
 LEADER_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))

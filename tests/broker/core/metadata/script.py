@@ -28,17 +28,16 @@ from dafka.broker.core.metadata.commands import (
     RegisterBroker,
     ReplicasChanged,
 )
+from dafka.broker.core.metadata.completion import CommandCompleter
 from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.outcome import DONE, Outcome
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
-from dafka.broker.core.metadata.store_check import complete_registration
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import VOTERS
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
-from dafka.broker.core.replication.records import EPOCH_STEP, LeaderAndEpoch, next_epoch
+from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
-from dafka.broker.metadata.controller import MISSED_EPOCHS
 from tests.broker.core.metadata.checked_broker import CheckedBroker
 from tests.broker.core.replication.brokers import ALIVE_S, FULL_BYTES, LEASE_S, Broker, KeptLog
 from tests.broker.core.replication.history import History
@@ -286,28 +285,16 @@ class TopicBroker(CheckedBroker):
     def submit(self, order: Order) -> None:
         """Make a change, if this broker is the controller."""
         kept = self.metadata
-        if kept is not None and kept.is_controller:
+        if kept is not None and kept.led is not None and kept.is_controller:
             name = f"order-{order.request_id}-{len(self.world.orders)}"
-            self.world.orders[name] = attrs.evolve(order, command=self._complete(order.command))
+            completer = CommandCompleter(self.state, self.planner, self.brokers, self._latest_epoch)
+            command = completer.complete(order.command, self.clock, 0)
+            self.world.orders[name] = attrs.evolve(order, command=command, controller_epoch=kept.led.epoch)
             kept.append([Indexed.make(name)])
 
-    def _complete(self, command: Command) -> Command:
-        state = self.state
-        if isinstance(command, RegisterBroker):
-            return complete_registration(command, state, lambda each: self.brokers.is_heard(each, self.clock))
-        if isinstance(command, CreateTopic):
-            last = state.last_epochs.get(command.topic.name)
-            first_epoch = 0 if last is None else next_epoch(last + MISSED_EPOCHS * EPOCH_STEP, 0)
-            topic = attrs.evolve(command.topic, first_epoch=first_epoch)
-            return CreateTopic(attrs.evolve(topic, placement=self.planner.place(topic)))
-        if isinstance(command, AddLogs) and (found := state.find_id(command.topic_id)) is not None:
-            wider = attrs.evolve(found, log_count=command.log_count)
-            return attrs.evolve(command, placement=self.planner.place(wider)[found.log_count :])
-        if isinstance(command, DeleteTopic) and (found := state.find_id(command.topic_id)) is not None:
-            logs = [self.logs.get(name_log(found.topic_id, number)) for number in range(found.log_count)]
-            epochs = [each.replica.latest.leader_epoch.epoch for each in logs if each is not None]
-            return attrs.evolve(command, last_epoch=max([found.first_epoch, *epochs]))
-        return command
+    def _latest_epoch(self, topic: Topic) -> int:
+        kept = [self.logs.get(name_log(topic.topic_id, number)) for number in range(topic.log_count)]
+        return max((each.replica.latest.leader_epoch.epoch for each in kept if each is not None), default=0)
 
     def change_replicas(self) -> None:
         """Order replicas, as the controller, and make the changes that were ordered."""

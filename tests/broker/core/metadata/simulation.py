@@ -309,7 +309,7 @@ def run_seed(seed: int) -> SimulatedCluster:
 def _is_dispensable(broker: SimulatedBroker) -> bool:
     """Return whether each log that a broker knows, or that others know, has a quorum without it."""
     replicas = [kept.replica for each in broker.world.joined for kept in each.logs.values()]
-    sets = [voters for each in replicas for voters in ({*each.newest.replicas}, {*each.latest.replicas})]
+    sets = [voters for each in replicas for voters in ({*each.newest.voters}, {*each.latest.voters})]
     claimed = [each.elections.votes.pending_replicas() for each in replicas]
     return all(len(each) > 2 for each in (*sets, *claimed) if broker.name in each)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka.broker.core.metadata.leader_and_isr import next_epoch
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.records import (
     EpochEnd,
@@ -16,7 +17,6 @@ from dafka.broker.core.replication.records import (
     decode_control,
     encode_control,
     key_of,
-    next_epoch,
 )
 from dafka.errors import StorageFormatError
 from tests.broker.core.entries import epoch_end

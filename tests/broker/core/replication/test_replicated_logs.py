@@ -11,6 +11,7 @@ from itertools import product
 
 from dafka.broker.core.log.entries import encode_entries
 from dafka.broker.core.log.log import LEADER
+from dafka.broker.core.metadata.leader_and_isr import next_epoch
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.effects import Acknowledge, WriteControl
@@ -20,7 +21,6 @@ from dafka.broker.core.replication.records import (
     LeaderAndEpoch,
     Vote,
     VoteRequest,
-    next_epoch,
 )
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import FetchRecords, LogAction, ReplicatedLog, ReplicatedLogs
