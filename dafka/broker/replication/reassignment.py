@@ -109,6 +109,7 @@ class Reassigner:
             unreadable = group_by_log({each.address: each.unreadable_logs for each in self._brokers.living()})
             self._act(self._logs.set_unreadable(unreadable, trio.current_time()))
             for log in self._logs.take_changed():
+                self.prefer_leaders(log)
                 self._look_at(log)
             for name in list(self._changing):
                 if not self._continue_change(name):
@@ -132,7 +133,8 @@ class Reassigner:
         if ordered is None:
             self._logs.set_preferences(log, (), self._ineligible.union(damaged))
         else:
-            self._logs.set_preferences(log, ordered.replicas, self._ineligible.union(ordered.removed, damaged))
+            leaving = set(log.replica.latest.replicas).difference(ordered.replicas)
+            self._logs.set_preferences(log, ordered.replicas, self._ineligible.union(leaving, damaged))
 
     def _continue_change(self, name: str) -> bool:
         """Continue a change of a log that this broker leads. Return whether there is more to do later."""
@@ -150,7 +152,7 @@ class Reassigner:
                 self._request(ReplicasChanged(log.topic_id, log.number, ordered.generation, epoch))
             return ordered.is_changing
         in_sync = log.replica.in_sync(within_s=IN_SYNC_S)
-        replicas = next_replicas(ordered, present.replicas, present.generation, self._address, in_sync)
+        replicas = next_replicas(ordered, present, present.generation, self._address, in_sync)
         is_requested = log.replica.elections.state.election is not None and now < self._changing[name] + RETRY_S
         if replicas is not None and not is_requested:
             self._changing[name] = now

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import attrs
 
+from dafka.broker.core.metadata.leader_and_isr import ReplicaSet
 from dafka.broker.core.metadata.topics import Topic
 
 RECOVERY_STEP = 2**20
@@ -183,19 +184,21 @@ class ReplicaTable:
 
 
 def next_replicas(
-    wanted: LogReplicas, present: tuple[str, ...], generation: int, leader: str, in_sync: Collection[str]
+    wanted: LogReplicas, present: ReplicaSet, generation: int, leader: str, in_sync: Collection[str]
 ) -> tuple[str, ...] | None:
     """Return the replicas of the next epoch, with which a leader continues a change; None if it has to wait.
 
     The log has the `present` replicas of a generation. Brokers are added first. They are learners, and count for no
-    quorum. When they are in sync, and more than half of the wanted replicas are, the others are removed. A leader that
+    quorum. Learners that are not wanted any more leave then: the others become voters only when all are in sync. When
+    the added ones are in sync, and more than half of the wanted replicas are, the others are removed. A leader that
     must leave waits until another replica leads.
     """
     target = set(wanted.replicas)
-    if generation > wanted.generation or (generation == wanted.generation and set(present) == target):
+    if generation > wanted.generation or (generation == wanted.generation and set(present.replicas) == target):
         return None
-    missing = tuple(each for each in wanted.replicas if each not in present)
-    if missing:
-        return (*present, *missing)
+    kept = tuple(each for each in present.replicas if each in target or each not in present.learners)
+    following = (*kept, *(each for each in wanted.replicas if each not in kept))
+    if following != present.replicas:
+        return following
     are_copied = set(in_sync).issuperset(wanted.added) and 2 * len(target.intersection(in_sync)) > len(target)
     return wanted.replicas if leader in target and are_copied else None

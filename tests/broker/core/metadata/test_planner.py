@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import attrs
 import pytest
@@ -24,6 +24,7 @@ from dafka.broker.core.metadata.commands import (
     RegisterBroker,
     ReplicasChanged,
 )
+from dafka.broker.core.metadata.leader_and_isr import ReplicaSet
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, next_replicas
 from dafka.broker.core.metadata.outcome import DONE
 from dafka.broker.core.metadata.planner import (
@@ -87,6 +88,35 @@ def test_each_replica_is_the_best_of_three_that_are_drawn(
 # A cluster
 
 
+@attrs.frozen
+class Epoch(ReplicaSet):
+    """What the start of a leader epoch says of the replicas of a log."""
+
+    replicas: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+    generation: int = 0
+
+    def promote(self, in_sync: Collection[str]) -> Epoch:
+        """Make learners voters when all of them are in sync."""
+        return attrs.evolve(self, learners=()) if set(self.learners) <= set(in_sync) else self
+
+    def is_made(self, ordered: LogReplicas) -> bool:
+        is_same = (self.generation, set(self.replicas)) == (ordered.generation, set(ordered.replicas))
+        return is_same and not self.learners
+
+    def follow(self, ordered: LogReplicas, ranked: Iterable[str], in_sync: Collection[str]) -> Epoch | None:
+        """Return the next epoch of a change, if it has one. A voter that should stay leads if there is one."""
+        voters = [each for each in ranked if each in self.voters and each in in_sync]
+        leader = min(voters, key=lambda each: each not in ordered.replicas, default="")
+        following = leader and next_replicas(ordered, self, self.generation, leader, in_sync)
+        if not following:
+            return None
+        assert leader in following, "the leader remains a replica"
+        are_added = set(self.voters) <= set(following)
+        learners = [each for each in following if each not in self.voters] if are_added else []
+        return Epoch(following, tuple(learners), ordered.generation)
+
+
 class Cluster:
     """Brokers and logs, with leaders that make what is ordered. A further replica is in sync after `copy_s`."""
 
@@ -98,7 +128,7 @@ class Cluster:
         self.brokers = Brokers(BrokerRegistration(address="controller"), timeout_s=0.5)
         self.alive: set[str] = set()
         self.planner = Planner(self.state, self.brokers, SETTINGS)
-        self.present: dict[str, tuple[tuple[str, ...], int]] = {}
+        self.present: dict[str, Epoch] = {}
         self.copied: dict[tuple[str, str], float] = {}
         self.died_at: dict[str, float] = {}
         for _ in range(broker_count):
@@ -145,14 +175,14 @@ class Cluster:
         placed = attrs.evolve(topic, placement=self.planner.place(topic))
         self.order(CreateTopic(placed, is_assigned=bool(placement)))
         self.planner.forget_placed()
-        self.present.update((f"{name}/{number}", (each, 0)) for number, each in enumerate(placed.placement))
+        self.present.update((f"{name}/{number}", Epoch(each)) for number, each in enumerate(placed.placement))
 
     def ordered(self, log: str) -> LogReplicas:
         topic, _, number = log.partition("/")
         return self.state.replicas.of(self.state.topics[topic], int(number))
 
     def in_sync(self, log: str) -> set[str]:
-        replicas, _ = self.present[log]
+        replicas = self.present[log].replicas
         return {each for each in self.alive.intersection(replicas) if self.copied.get((log, each), 0) <= self.now}
 
     def step(self) -> list[ChangeReplicas]:
@@ -170,17 +200,16 @@ class Cluster:
         return changes
 
     def _change(self, log: str) -> None:
-        ordered, (replicas, generation) = self.ordered(log), self.present[log]
+        ordered, in_sync = self.ordered(log), self.in_sync(log)
+        present = self.present[log] = self.present[log].promote(in_sync)
         topic, _, number = log.partition("/")
-        if ordered.is_changing and generation == ordered.generation and set(replicas) == set(ordered.replicas):
-            self.order(ReplicasChanged(topic, int(number), generation, 1))
-        leaders = [each for each in rank_nodes(log, replicas) if each in self.in_sync(log)]
-        leaders.sort(key=lambda each: each in ordered.removed)
-        following = leaders and next_replicas(ordered, replicas, generation, leaders[0], self.in_sync(log))
+        if ordered.is_changing and present.is_made(ordered):
+            self.order(ReplicasChanged(topic, int(number), present.generation, 1))
+        following = present.follow(ordered, rank_nodes(log, present.replicas), in_sync)
         if following:
-            for each in set(following) - set(replicas):
+            for each in set(following.replicas) - set(present.replicas):
                 self.copied[log, each] = self.now + self.copy_s
-            self.present[log] = following, ordered.generation
+            self.present[log] = following
 
     def check(self, change: ChangeReplicas) -> None:
         """Check what is true of each order: only usable brokers come, and only those go that have to."""
@@ -216,13 +245,13 @@ def test_every_change_has_a_reason() -> None:
     cluster = Cluster(broker_count=5)
     cluster.create("logs", 3)
     assert cluster.run(5) == []
-    (first, *_), _ = cluster.present["logs/0"]
+    first, *_ = cluster.present["logs/0"].replicas
     cluster.drain(first)
     assert {each.reason for each in cluster.run(20)} == {Reason.DRAINED}
-    assert all(first not in replicas for replicas, _ in cluster.present.values())
+    assert all(first not in each.replicas for each in cluster.present.values())
     cluster.drain(first, is_draining=False)
     assert cluster.run(20) == []
-    dead = cluster.present["logs/1"][0][0]
+    dead = cluster.present["logs/1"].replicas[0]
     cluster.kill(dead)
     assert cluster.run(59) == []
     assert {each.reason for each in cluster.run(20)} == {Reason.DEAD}
@@ -238,12 +267,12 @@ def test_a_cluster_of_one_grows_and_its_internal_logs_are_first() -> None:
     cluster = Cluster(broker_count=1)
     cluster.create("a", 5)
     cluster.create("$coordinators", 3)
-    assert {replicas for replicas, _ in cluster.present.values()} == {("b0",)}
+    assert {each.replicas for each in cluster.present.values()} == {("b0",)}
     cluster.add_broker()
     cluster.add_broker()
     order = [each.topic_id for each in cluster.run(60)]
     assert order[:3] == ["$coordinators"] * 3
-    assert all(set(replicas) == {"b0", "b1", "b2"} for replicas, _ in cluster.present.values())
+    assert all(set(each.replicas) == {"b0", "b1", "b2"} for each in cluster.present.values())
 
 
 def test_nothing_moves_while_more_than_a_third_of_the_brokers_is_silent() -> None:
@@ -334,10 +363,10 @@ def test_new_logs_are_placed_on_silent_brokers_rather_than_on_too_few() -> None:
     cluster.kill("b1", "b2")
     cluster.run(10)
     cluster.create("logs", 1)
-    assert set(cluster.present["logs/0"][0]) == {"b0", "b1", "b2"}
+    assert set(cluster.present["logs/0"].replicas) == {"b0", "b1", "b2"}
     cluster.run(60)
     cluster.create("later", 1)
-    assert cluster.present["later/0"][0] == ("b0",), "they have been dead for too long"
+    assert cluster.present["later/0"].replicas == ("b0",), "they have been dead for too long"
     cluster.drain("b0")
     assert cluster.planner.place(Topic("nowhere", "nowhere")) == (("controller",),)
 
@@ -405,9 +434,9 @@ def test_replicas_come_to_rest_where_brokers_take_them_whatever_happens(seed: in
     if draw.random() < 0.5:
         cluster.revive(*cluster.state.brokers)
     cluster.rest()
-    for log, (replicas, _) in cluster.present.items():
-        if 2 * len(cluster.in_sync(log)) > len(replicas):
-            staying = [each for each in replicas if each in cluster.alive]
+    for log, present in cluster.present.items():
+        if 2 * len(cluster.in_sync(log)) > len(present.replicas):
+            staying = [each for each in present.replicas if each in cluster.alive]
             staying = [each for each in staying if not cluster.state.brokers[each].is_draining]
             assert len(staying) >= min(wanted, len(cluster.usable())), log
 
@@ -415,28 +444,27 @@ def test_replicas_come_to_rest_where_brokers_take_them_whatever_happens(seed: in
 # Making a change
 
 
-@given(
-    st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True),
-    st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True),
-    st.sets(st.sampled_from("abcde")),
-)
+REPLICAS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True).map(tuple)
+
+
+@given(REPLICAS, REPLICAS, REPLICAS, st.sets(st.sampled_from("abcdef")), st.integers(0, 4))
 def test_a_change_ends_with_what_was_ordered_and_loses_no_majority(
-    former: list[str], wanted: list[str], dead: set[str]
+    former: tuple[str, ...], first: tuple[str, ...], wanted: tuple[str, ...], dead: set[str], steps: int
 ) -> None:
-    ordered = LogReplicas(tuple(former)).order(tuple(wanted), 1, Reason.ASKED)
-    present, generation = tuple(former), 0
-    for _ in range(3):
-        alive = [each for each in present if each not in dead]
-        leader = next((each for each in alive if each in wanted), alive[0] if alive else "")
-        following = leader and next_replicas(ordered, present, generation, leader, alive)
-        if not following:
-            break
-        assert leader in following, "the leader remains a replica"
-        if not set(present) <= set(following):
-            assert 2 * len(set(alive) & set(following)) > len(following), "nothing more is acknowledged"
-        present, generation = following, 1
-    if not ordered.is_changing:
-        assert (present, generation) == (tuple(former), 0)
-    elif not dead & (set(former) | set(wanted)) and set(former) & set(wanted):
-        assert (set(present), generation) == (set(wanted), 1)
-    assert next_replicas(ordered, ("z",), 2, "z", ["z"]) is None, "newer replicas were ordered"
+    """Another change can take its place before it is made, and what that has added can be dead."""
+    before = LogReplicas(former).order(first, 1, Reason.ASKED)
+    ordered = before.order(wanted, 2, Reason.ASKED)
+    present = Epoch(former)
+    for step in range(12):
+        in_sync = set(present.replicas) - dead
+        present = present.promote(in_sync)
+        following = present.follow(ordered if step >= steps else before, present.replicas, in_sync)
+        if following is not None:
+            if not set(present.voters) <= set(following.replicas):
+                kept = in_sync & set(following.voters)
+                assert 2 * len(kept) > len(following.voters), "nothing more is acknowledged"
+            present = following
+    if ordered.is_changing and not dead & {*former, *wanted}:
+        assert present.is_made(ordered)
+    later = attrs.evolve(present, generation=3)
+    assert next_replicas(ordered, later, 3, present.voters[0], present.replicas) is None, "newer replicas were ordered"

@@ -95,7 +95,8 @@ class KeptLog:
         """Tell the replica which brokers are alive, if that has changed; otherwise advance it, unless it is settled."""
         broker, replica = self.broker, self.replica
         ordered = broker.find_ordered(self.name) or NOTHING_ORDERED
-        if replica.preference.set(ordered.replicas, broker.ineligible().union(ordered.removed)):
+        leaving = set(replica.latest.replicas if ordered.replicas else ()).difference(ordered.replicas)
+        if replica.preference.set(ordered.replicas, broker.ineligible().union(leaving)):
             self.wake_up()
         if has_changed:
             self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock, broker.brokers.unwritable))
@@ -343,7 +344,7 @@ class KeptLog:
         if is_made and not present.learners:
             self.broker.report_change(self.name, ordered.generation, present.leader_epoch.epoch)
         in_sync = replica.in_sync(max_lag=5, within_s=1.0)
-        replicas = next_replicas(ordered, present.replicas, present.generation, self.broker.name, in_sync)
+        replicas = next_replicas(ordered, present, present.generation, self.broker.name, in_sync)
         if replicas is not None:
             self.act(self.wake_up().elections.change_replicas(replicas, ordered.generation))
 
