@@ -19,6 +19,9 @@ COUNTERS = {
     "dafka_broker_leader_elections": MetricHelp(
         "How often this broker has become the leader of a log after another one, or again."
     ),
+    "dafka_broker_refused_messages": MetricHelp(
+        "What other nodes have sent to this broker as a broker of its cluster, and was refused.", ("reason",)
+    ),
     "dafka_broker_memory_disconnected_clients": MetricHelp(
         "Clients that were disconnected because they read nothing while others waited for memory."
     ),
@@ -97,6 +100,7 @@ class BrokerMetrics:
             "dafka_broker_memory_used_bytes": {(): self._memory.used_bytes},
             "dafka_broker_memory_limit_bytes": {(): self._memory.bytes_max},
             "dafka_broker_memory_waiting": {(): self._memory.waiting},
+            "dafka_broker_refused_messages": {(reason,): count for reason, count in broker.messenger.refused.items()},
             "dafka_broker_memory_disconnected_clients": {(): self._memory.ended_holders},
         }
 

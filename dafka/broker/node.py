@@ -30,6 +30,7 @@ from dafka.broker.core.metadata.commands import (
 from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.outcome import DONE
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
+from dafka.broker.core.metadata.store_record import StoreRecord
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.core.node_machine import (
     BrokerMachine,
@@ -45,6 +46,8 @@ from dafka.broker.core.node_machine import (
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.records import EpochStart
 from dafka.broker.core.tables import BrokerTables
+from dafka.broker.interbroker.cluster_secret import read_secret
+from dafka.broker.interbroker.link_frames import LinkIdentity
 from dafka.broker.interbroker.mesh import BrokerMesh
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.inventory import Inventory
@@ -79,6 +82,9 @@ from dafka.roles.store import RecordsDamaged, Store
 from dafka.storage import Storage
 
 _LOGGER = logging.getLogger("dafka.broker")
+
+HELLO_S = 0.25
+"""Seconds after which another broker is greeted again if it does not answer while messages wait for it."""
 
 
 class BrokerNode:
@@ -118,8 +124,8 @@ class BrokerNode:
         self.writer = LogWriter(
             machine, self.store.act, self.storage, log_table, self.watchers, config.node.message_bytes_max
         )
-        self._mesh = mesh = BrokerMesh(machine, sockets, self.store.act)
-        self.messenger = BrokerMessenger(self.address, mesh.publish_message)
+        mesh = BrokerMesh(machine, sockets, self.store.act)
+        self.messenger = BrokerMessenger(self.address, mesh.send_bytes, read_secret(config.broker.secret_file))
         self.identity = StoreIdentity(tables, machine, self.storage, mesh, self.store.act, config.broker)
         self.metadata = MetadataLog(
             tables, self.storage, self.identity, self.reader, self.watchers, self.messenger, self._apply_state
@@ -184,7 +190,7 @@ class BrokerNode:
             self.membership,
             config.broker,
             self.messenger,
-            replicator.observe_metadata,
+            self._observe_metadata,
         )
         self._log_count = config.kafka.log_count
         self.has_started = trio.Event()
@@ -211,8 +217,8 @@ class BrokerNode:
             nursery.start_soon(self._reserve.run)
             await nursery.start(self.replicator.run)
             self.store.act(self._machine.release(trio.current_time()))
-            nursery.start_soon(self._mesh.run)
-            self.messenger.introduce()
+            self._identify()
+            nursery.start_soon(self._repeat_hellos)
             nursery.start_soon(self.metadata.run)
             nursery.start_soon(self.changes.run)
             nursery.start_soon(self.controller.run)
@@ -231,6 +237,23 @@ class BrokerNode:
 
     def _apply_state(self) -> None:
         self.replicator.apply_state()
+        self._identify()
+
+    def _observe_metadata(self, record: StoreRecord) -> None:
+        self.replicator.observe_metadata(record)
+        self._identify()
+
+    def _identify(self) -> None:
+        """Set what this broker says of itself when it connects to other brokers."""
+        record = self.identity.record
+        if record is not None and record.starts:
+            number = self.brokers.own.number
+            self.messenger.identify(LinkIdentity(self.address, record.cluster_id, number, record.starts[-1]))
+
+    async def _repeat_hellos(self) -> None:
+        while True:
+            await trio.sleep(HELLO_S)
+            self.messenger.tick()
 
     async def _request_topics(self) -> None:
         """Request topics for the records of producers that this broker stored before it joined its cluster."""
@@ -255,8 +278,8 @@ class BrokerNode:
         elif isinstance(effect, StoreChecked):
             self.identity.process_check(effect)
         elif isinstance(effect, MessagesReceived):
-            for value in effect.values:
-                self.messenger.receive(effect.sender, value)
+            for sender, content in effect.messages:
+                self.messenger.receive(sender, content)
         elif isinstance(effect, TopicMissing):
             self.changes.request_later(CreateTopic(Topic(effect.topic, new_address(), self._log_count)))
         elif isinstance(effect, RecordsDamaged):

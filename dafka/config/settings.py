@@ -448,7 +448,7 @@ class BrokerConfig:
     for them. 0: a quarter of the machine's memory, or of the container's limit."""
     secret_file: str = attrs.field(default="", validator=check_text)
     """A file with a secret of at least 32 characters, which is the same on all brokers of the cluster. Brokers use it
-    to authenticate to each other when they forward clients' requests. Needed with `[clients] users`."""
+    to authenticate to each other. Needed with `[clients] users`."""
     tls_ca: str = attrs.field(default="", validator=check_text)
     """A file with certificates of the authorities that sign other brokers' certificates, in PEM format. Empty: the
     authorities of the system, and those in `[clients] tls_client_ca`."""

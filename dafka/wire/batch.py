@@ -31,7 +31,7 @@ from dafka.wire.messages import (
     Record,
     RecordBatchMessage,
     RecordRun,
-    WithContent,
+    WithRecords,
 )
 from dafka.wire.primitives import NUMBER_8
 
@@ -246,7 +246,7 @@ class BatchDecoder:
         except WireError as error:
             self.discarded[error.field] += 1
             return
-        assert not isinstance(message, WithContent)
+        assert not isinstance(message, WithRecords)
         self.dialects.add(dialect)
         batch.append(message)
 

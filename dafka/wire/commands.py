@@ -30,7 +30,7 @@ class Command(enum.Enum):
 
     Nine commands are those of RFC 46. Extensions of this project are `DIRECT_EARLIEST` (erratum 26), `GET_TOPICS` and
     `DIRECT_TOPICS` (erratum 27), `RECORD_BATCH` and `DIRECT_RECORD_BATCH` (docs/spec/record-batches.md), `GET_POSITION`
-    and `DIRECT_POSITION` (docs/spec/positions-by-time.md).
+    and `DIRECT_POSITION` (docs/spec/positions-by-time.md), and `BROKER_MESSAGE` (docs/spec/broker-messages.md).
     """
 
     RECORD = b"M"
@@ -49,6 +49,7 @@ class Command(enum.Enum):
     DIRECT_RECORD_BATCH = b"C"
     GET_POSITION = b"S"
     DIRECT_POSITION = b"R"
+    BROKER_MESSAGE = b"N"
 
 
 class Dialect(enum.Enum):

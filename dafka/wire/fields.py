@@ -47,7 +47,7 @@ Count: TypeAlias = Annotated[int, FieldType.NUMBER_4]
 
 Content: TypeAlias = Annotated[bytes, FieldType.FRAME]
 """The content of a record, or a record batch of Kafka's format, version 2, whose base offset is the sequence of its
-first record."""
+first record; or what a broker sends to another one."""
 
 Recipient: TypeAlias = Annotated[str, FieldType.TOPIC]
 """The address of the node that the message is for."""

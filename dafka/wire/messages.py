@@ -285,6 +285,17 @@ class DirectPosition(DescribedMessage):
     end: SequenceNumber
 
 
+@attrs.frozen(field_transformer=add_checks)
+class BrokerMessage(DescribedMessage):
+    """BROKER-MESSAGE: a message of the connection between two brokers (docs/spec/broker-messages.md)."""
+
+    COMMAND: ClassVar = Command.BROKER_MESSAGE
+
+    receiver: Recipient
+    address: NodeAddress
+    content: Content
+
+
 @attrs.frozen
 class RecordRun:
     """Consecutive RECORDs of one partition, or DIRECT-RECORDs to one requestor.
@@ -301,7 +312,7 @@ class RecordRun:
     requestor: str | None = None
 
 
-_WithoutContent: TypeAlias = (
+_WithoutRecords: TypeAlias = (
     Fetch
     | Ack
     | Head
@@ -314,12 +325,13 @@ _WithoutContent: TypeAlias = (
     | DirectTopics
     | GetPosition
     | DirectPosition
+    | BrokerMessage
 )
-WithContent: TypeAlias = Record | DirectRecord | RecordBatchMessage | DirectRecordBatchMessage
-Message: TypeAlias = WithContent | _WithoutContent
+WithRecords: TypeAlias = Record | DirectRecord | RecordBatchMessage | DirectRecordBatchMessage
+Message: TypeAlias = WithRecords | _WithoutRecords
 """A command of the protocol."""
 
-BatchedMessage: TypeAlias = RecordRun | _WithoutContent
+BatchedMessage: TypeAlias = RecordRun | _WithoutRecords
 """A message as `BatchDecoder` returns it and `BatchEncoder` takes it: records form runs, other messages are single."""
 
 MESSAGES: tuple[type[Message], ...] = get_args(Message)

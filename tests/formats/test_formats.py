@@ -21,6 +21,7 @@ from dafka.broker.core.metadata.commands import Command
 from dafka.broker.core.metadata.state_records import PREFIXES
 from dafka.broker.core.rounds import read_round
 from dafka.broker.interbroker.messenger import BrokerMessenger
+from dafka.broker.metadata.snapshot_exchange import ChecksumsRequest
 from dafka.errors import ConfigError, StorageError, StorageFormatError
 from dafka.storage import open_storage
 from dafka.storage.filelog.layout import MARKER_FILE
@@ -134,10 +135,12 @@ def test_the_users_of_a_release_are_read_and_newer_ones_refused(release: Path, t
         read_users(path)
 
 
-def test_messages_of_a_newer_version_are_ignored_and_those_with_unknown_fields_discarded() -> None:
-    sent: list[bytes] = []
-    messenger = BrokerMessenger("A", sent.append)
-    messenger.introduce()
-    for change, discarded in (({}, 0), ({"version": 2}, 0), ({"kind": "new"}, 0), ({"fields": {"new": 1}}, 1)):
-        messenger.receive("B", json.dumps(json.loads(sent[0]) | change).encode())
-        assert messenger.discarded == discarded
+def test_messages_of_a_newer_kind_are_ignored_and_those_with_unknown_fields_refused() -> None:
+    received: list[ChecksumsRequest] = []
+    messenger = BrokerMessenger("A", lambda *_: None)
+    messenger.on(ChecksumsRequest, lambda _sender, message: received.append(message))
+    sample = {"kind": ChecksumsRequest.KIND, "fields": {}}
+    for change, refused in (({}, 0), ({"kind": "new"}, 0), ({"fields": {"new": 1}}, 1)):
+        messenger.process("B", json.dumps(sample | change).encode())
+        assert messenger.refused.total() == refused
+    assert received == [ChecksumsRequest()]

@@ -12,6 +12,7 @@ from dafka.wire import (
     NUMBER_8_MAX,
     WELCOME,
     Ack,
+    BrokerMessage,
     ConsumerHello,
     Dialect,
     DirectEarliest,
@@ -55,6 +56,7 @@ MESSAGES: list[Message] = [
     DirectTopics("C9", "S5", "", ("hello", "t" * 255), NUMBER_4_MAX, 7),
     GetPosition("S5", "C9", "P1", "hello", 1_700_000_000_000),
     DirectPosition("C9", "S5", "P1", "hello", 1_700_000_000_000, NUMBER_8_MAX, 258),
+    BrokerMessage("B5", UUID, b"frame"),
 ]
 SEEDS = [encode(message, dialect) for message in MESSAGES for dialect in Dialect]
 

@@ -28,7 +28,7 @@ def test_a_prefix_is_the_command_id_and_the_topic() -> None:
 
 
 def test_only_some_commands_are_subscribed_to_with_an_address() -> None:
-    assert {command.value[0] for command in ADDRESSED_COMMANDS} == {*b"DKEWLTQPCSR"}
+    assert {command.value[0] for command in ADDRESSED_COMMANDS} == {*b"DKEWLTQPCSRN"}
 
 
 def test_other_subscriptions_are_ignored() -> None:

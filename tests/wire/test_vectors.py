@@ -7,6 +7,7 @@ from pathlib import Path
 from dafka.wire import (
     MESSAGES,
     WELCOME,
+    BrokerMessage,
     Command,
     Dialect,
     DirectEarliest,
@@ -42,8 +43,9 @@ def test_the_recordings_contain_all_nine_commands() -> None:
         DirectPosition,
         RecordBatchMessage,
         DirectRecordBatchMessage,
+        BrokerMessage,
     }
-    assert len(MESSAGES) == len(Command) == 9 + 1 + 2 + 2 + 2  # errata 26, 27 and 34, record batches
+    assert len(MESSAGES) == len(Command) == 9 + 1 + 2 + 2 + 2 + 1  # errata 26, 27, 34, record batches, brokers
 
 
 def test_recorded_messages_are_read_and_written_back_byte_for_byte() -> None:

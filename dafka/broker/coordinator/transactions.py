@@ -25,6 +25,9 @@ from dafka.steady_clock import steady_now_ms
 ID_WAIT_S = 1.0
 """The time to wait for a producer id from another broker."""
 
+ID_ASK_S = 0.25
+"""The time after which it is asked again, as messages can be lost."""
+
 DRAWN_IDS = 2**52
 """The first random producer id, and the number of random ids. JavaScript's numbers represent them exactly."""
 
@@ -147,9 +150,11 @@ class TransactionCoordinators:
         request, given = next(self._requests), trio.Event()
         if leader:
             self._given[request] = given
-            self._messenger.send(leader, IdAsked(request))
             with trio.move_on_after(ID_WAIT_S):
-                await given.wait()
+                while not given.is_set():
+                    self._messenger.send(leader, IdAsked(request))
+                    with trio.move_on_after(ID_ASK_S):
+                        await given.wait()
             del self._given[request]
         if not given.is_set():  # such as on the side of a split that serves no shard
             return InitProducerResult(ErrorCode.NONE, Producer(DRAWN_IDS + secrets.randbelow(DRAWN_IDS), 0))

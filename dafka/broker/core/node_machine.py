@@ -10,7 +10,6 @@ import attrs
 from dafka import wire
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
-from dafka.broker.core.metadata.topics import MESSAGES_TOPIC
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
 from dafka.broker.core.rounds import (
@@ -91,10 +90,9 @@ class HighWatermarksAnnounced(Effect):
 
 @attrs.frozen
 class MessagesReceived(Effect):
-    """Another broker has published messages; see `BrokerMessenger`."""
+    """Other brokers have sent messages, each with the address of its sender; see `BrokerMessenger`."""
 
-    sender: str
-    values: Sequence[bytes | None]
+    messages: Sequence[tuple[str, bytes]]
 
 
 @attrs.frozen
@@ -117,6 +115,7 @@ class _Received:
     checks: list[tuple[str, CheckAnswer]] = attrs.field(factory=list)
     ends: dict[Partition, int] = attrs.field(factory=dict)
     high_watermarks: dict[Partition, int] = attrs.field(factory=dict)
+    messages: list[tuple[str, bytes]] = attrs.field(factory=list)
 
     def effects(self) -> Iterator[Effect]:
         """Yield the effects, in the order in which they are executed."""
@@ -132,6 +131,8 @@ class _Received:
             yield StoreChecked(frozenset(self.met), self.checks, self.ends)
         if self.high_watermarks:
             yield HighWatermarksAnnounced(self.high_watermarks)
+        if self.messages:
+            yield MessagesReceived(self.messages)
 
 
 def announce_high_watermark(broker: str, index: Partition, offset: int) -> wire.Ack:
@@ -166,7 +167,8 @@ def _sender(message: wire.BatchedMessage) -> str:
     """Return the address of the node that has sent a message; empty if it does not say."""
     if isinstance(message, wire.RecordRun):
         return owner_of(message.batch.partition.address) if message.requestor is None else ""
-    return owner_of(message.address) if isinstance(message, wire.Ack | wire.Head | wire.Fetch | wire.GetHeads) else ""
+    is_told = isinstance(message, wire.Ack | wire.Head | wire.Fetch | wire.GetHeads | wire.BrokerMessage)
+    return owner_of(message.address) if is_told else ""
 
 
 class BrokerMachine(StoreMachine):
@@ -200,10 +202,11 @@ class BrokerMachine(StoreMachine):
         self._returning: set[Partition] = set()
 
     def start(self, now: float) -> list[Action]:
-        """Subscribe as a store does, and to the acknowledgements of this broker's indexes."""
+        """Subscribe as a store does, to messages of brokers, and to the acknowledgements of this broker's indexes."""
         prefixes = (f"{self.address}{SEPARATOR}", ROUNDS_TOPIC, f"{METADATA_TOPIC}{SEPARATOR}")
         return [
             *super().start(now),
+            Subscribe(wire.subscription_prefix(Command.BROKER_MESSAGE, self.address)),
             *(Subscribe(wire.subscription_prefix(Command.ACK, each)) for each in prefixes),
         ]
 
@@ -220,7 +223,7 @@ class BrokerMachine(StoreMachine):
         for each in messages:
             if isinstance(each, wire.Ack) and each.subject.startswith((ROUNDS_TOPIC, CHECKS_TOPIC)):
                 self._record_ack(each)
-            elif not isinstance(each, wire.RecordRun):  # missing records are fetched later
+            elif not isinstance(each, wire.RecordRun | wire.BrokerMessage):  # these come again
                 self._held.append(each)
         return [*self._received.effects()]
 
@@ -242,14 +245,12 @@ class BrokerMachine(StoreMachine):
         return self._with_effects(super().tick(now))
 
     def _with_effects(self, actions: list[Action]) -> list[Action]:
-        """Return actions with the effects of the records among them: messages of brokers, and topics to create."""
+        """Return actions with the effects of the records among them: topics to create."""
         effects: list[Effect] = []
         for action in actions:
             if isinstance(action, Append):
                 partition = action.batch.partition
-                if partition.topic == MESSAGES_TOPIC:
-                    effects.append(MessagesReceived(partition.address, action.batch.values))
-                elif self._policy.misses_topic_of(partition):
+                if self._policy.misses_topic_of(partition):
                     effects.append(TopicMissing(partition.topic))
         return [*actions, *effects] if effects else actions
 
@@ -310,6 +311,9 @@ class BrokerMachine(StoreMachine):
             return False
         if isinstance(message, wire.Ack):
             self._record_ack(message)
+            return True
+        if isinstance(message, wire.BrokerMessage):
+            self._received.messages.append((message.address, message.content))
             return True
         if isinstance(message, wire.Head):
             if message.subject == BROKERS_TOPIC:

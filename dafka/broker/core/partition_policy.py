@@ -7,7 +7,7 @@ import attrs
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, Brokers
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, ClusterState
-from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, find_name_problem
+from dafka.broker.core.metadata.topics import find_name_problem
 from dafka.broker.core.partition_address import INDEX_TOPIC, name_log, parse_address
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.core.replication.replicated_logs import ReplicatedLogs
@@ -45,7 +45,7 @@ class PartitionPolicy:
 
     def keeps(self, partition: Partition) -> bool | None:
         """Return whether this broker stores a partition; None if the limits for peers decide."""
-        if partition.topic in CONTROL_TOPICS or partition.topic == MESSAGES_TOPIC:
+        if partition.topic in CONTROL_TOPICS:
             return True
         address = parse_address(partition.address)
         if address is not None and address.topic_id in self._state.deleted_ids:

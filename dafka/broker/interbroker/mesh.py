@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 
 from dafka import wire
-from dafka.broker.core.metadata.topics import MESSAGES_TOPIC
 from dafka.broker.core.node_machine import BrokerMachine, announce_high_watermark
 from dafka.protocol.actions import Action
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition
 from dafka.roles.sockets import NodeSockets
-from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Command
 
 
@@ -24,24 +22,10 @@ class BrokerMesh:
         self._machine = machine
         self._sockets = sockets
         self._act = act
-        self._messages: list[bytes] = []
-        self._has_messages = trio.Event()
 
-    async def run(self) -> None:
-        """Publish messages in batches until cancelled."""
-        partition = Partition(MESSAGES_TOPIC, self.address)
-        while True:
-            await self._has_messages.wait()
-            self._has_messages = trio.Event()
-            values, self._messages = self._messages, []
-            sequence = self._machine.next_sequence(partition)
-            batch = RecordBatch(partition, sequence, values, timestamps=[now_ms()] * len(values))
-            self._act(self._machine.append_own(batch, trio.current_time()))
-
-    def publish_message(self, value: bytes) -> None:
-        """Publish a message to other brokers when it is durable. Their messengers receive all in this order."""
-        self._messages.append(value)
-        self._has_messages.set()
+    def send_bytes(self, address: str, content: bytes) -> None:
+        """Send bytes to the broker with an address. See `BrokerMessenger`."""
+        self.publish([wire.BrokerMessage(address, self.address, content)])
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         """Publish messages to other nodes."""

@@ -10,7 +10,7 @@ import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, MESSAGES_TOPIC, Topic
+from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog, ReplicatedLogs
 from dafka.broker.local_state import LocalState
@@ -113,9 +113,7 @@ class LogRetention(Retention):
 
 
 def _limits_without_leader(name: str, config: StoreConfig) -> RetentionPolicy:
-    """Return the limits of a topic that has no logs: messages of brokers, and the state of groups of nodes."""
-    if name == MESSAGES_TOPIC:
-        return RetentionPolicy(age_ms=MESSAGES_AGE_MS)
+    """Return the limits of a topic that has no logs, such as the state of groups of nodes."""
     is_of_group = is_internal_topic(name) and not is_system_topic(name)
     return default_retention(config) if is_of_group else RetentionPolicy()
 

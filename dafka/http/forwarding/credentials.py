@@ -14,17 +14,12 @@ from __future__ import annotations
 import hmac
 import secrets
 from hashlib import sha256
-from pathlib import Path
 from typing import ClassVar
 
 import attrs
 
-from dafka.errors import ConfigError
-
 SCHEME = "Dafka-Broker"
 """The scheme of the headers Authorization and WWW-Authenticate."""
-
-SECRET_LENGTH_MIN = 32
 
 _CHALLENGE_BYTES = 16
 
@@ -93,23 +88,3 @@ class SignatureChecker:
 def _sign(secret: str, parts: tuple[str, ...]) -> str:
     text = "\0".join((SCHEME, *parts))
     return hmac.digest(secret.encode(), text.encode("utf-8", "replace"), sha256).hex()
-
-
-def read_secret(path: str) -> str:
-    """Return the secret in a file; empty if the path is empty.
-
-    Raises `ConfigError` if the file cannot be read, or the secret is too short.
-    """
-    if not path:
-        return ""
-    try:
-        secret = Path(path).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "expected text"
-        raise ConfigError(f"[broker] secret_file: cannot read {path}: {reason}") from None
-    if len(secret) < SECRET_LENGTH_MIN:
-        raise ConfigError(
-            f"[broker] secret_file: expected at least {SECRET_LENGTH_MIN} characters in {path}, such as those that "
-            "`openssl rand -hex 32` prints"
-        )
-    return secret

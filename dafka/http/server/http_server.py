@@ -9,8 +9,9 @@ import trio
 
 from dafka.broker.broker import Broker
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
+from dafka.broker.interbroker.cluster_secret import read_secret
 from dafka.http.forwarding.broker_client import BrokerClient, OtherBrokers
-from dafka.http.forwarding.credentials import create_key, read_secret
+from dafka.http.forwarding.credentials import create_key
 from dafka.http.forwarding.remote_logs import RemoteLogs
 from dafka.http.logs.cluster_logs import ClusterLogs
 from dafka.http.logs.group_access import GroupAccess

@@ -23,7 +23,7 @@ class Broker:
     def __init__(self, address: str, shard: Shard | None = None) -> None:
         self.address = address
         self.others: list[Broker] = []
-        self.messenger = BrokerMessenger(address, self._publish)
+        self.messenger = BrokerMessenger(address, self._send_bytes)
 
         def find(_name: str | None = None) -> Any:
             if shard is None:
@@ -36,9 +36,10 @@ class Broker:
         )
         self.transactions = TransactionCoordinators(coordinators, Any, self.messenger)  # type: ignore[arg-type]
 
-    def _publish(self, value: bytes) -> None:
+    def _send_bytes(self, address: str, data: bytes) -> None:
         for each in self.others:
-            each.messenger.receive(self.address, value)
+            if each.address == address:
+                each.messenger.receive(self.address, data)
 
     async def ask(self, found: list[InitProducerResult]) -> None:
         found.append(await self.transactions.init_producer_id(None))
@@ -48,8 +49,6 @@ async def test_another_broker_gives_ids_once_they_are_reserved_durably() -> None
     async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
         here, there = Broker("here"), Broker("there", shard)
         here.others, there.others = [there], [here]
-        there.messenger.introduce()
-        here.messenger.introduce()
         found: list[InitProducerResult] = []
         for _ in range(2):
             nursery.start_soon(here.ask, found)

@@ -59,7 +59,7 @@ class Broker:
         self.written = trio.Event()
         self.watchers = LogWaiters()
         self.changed = trio.Event()
-        self.messenger = BrokerMessenger(address, self._publish)
+        self.messenger = BrokerMessenger(address, self._send_bytes)
         coordinators: Any = SimpleNamespace(find=self._find, log_of=lambda _name: self.coordinator)
         led_logs: Any = SimpleNamespace(wait_leadership=lambda _log: self.changed.wait())
         writer: Any = SimpleNamespace(append_marker=self._append_marker)
@@ -83,9 +83,10 @@ class Broker:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         return self.shard.shard
 
-    def _publish(self, value: bytes) -> None:
+    def _send_bytes(self, address: str, data: bytes) -> None:
         for each in self.others:
-            each.messenger.receive(self.address, value)
+            if each.address == address:
+                each.messenger.receive(self.address, data)
 
     def _append_marker(self, log: Log, marker: Marker) -> trio.Event:
         if not log.leadership.is_led or (self.failures and self.failures.pop()):

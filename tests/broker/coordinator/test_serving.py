@@ -86,7 +86,7 @@ class Serving:
         )
         self.coordinators = Coordinators(tables, led_logs, self._make_shard)
         self.groups = GroupCoordinators(tables, self.coordinators, participants)
-        messenger = BrokerMessenger("here", lambda _value: None)
+        messenger = BrokerMessenger("here", lambda *_: None)
         self.transactions = TransactionCoordinators(self.coordinators, participants, messenger)
 
     def _make_shard(self, log: Log) -> CoordinatorShard:

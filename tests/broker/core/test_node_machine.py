@@ -121,13 +121,19 @@ def test_rounds_are_asked_and_answered(machine: BrokerMachine) -> None:
     ]
 
 
-def test_messages_and_new_topics_are_effects_of_the_records_that_arrive(machine: BrokerMachine) -> None:
+def test_messages_of_brokers_are_effects_unless_the_store_is_checked(machine: BrokerMachine) -> None:
+    sent = [wire.BrokerMessage(OWN, OTHER, each) for each in (b"x", b"y")]
+    assert receive(machine, *sent) == [MessagesReceived([(OTHER, b"x"), (OTHER, b"y")])]
+    machine.hold()
+    assert receive(machine, *sent) == []
+    assert machine.release(0.0) == []
+
+
+def test_new_topics_are_effects_of_the_records_that_arrive(machine: BrokerMachine) -> None:
     def arrive(topic: str, address: str) -> list[Effect]:
         batch = RecordBatch(Partition(topic, address), 0, [b"x", b"y"])
         return receive(machine, wire.RecordRun(batch, None))
 
-    assert arrive("$messages", OTHER) == [MessagesReceived(OTHER, [b"x", b"y"])]
-    assert arrive("$messages", OWN) == []
     assert arrive("new", PRODUCER) == [TopicMissing("new")]
     assert arrive("old", PRODUCER) == []
 

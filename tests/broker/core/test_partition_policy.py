@@ -10,7 +10,7 @@ import pytest
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
-from dafka.broker.core.metadata.topics import MESSAGES_TOPIC, Topic
+from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, name_log, parse_address
 from dafka.broker.core.positions import AtOffset, Offset, Position, RecordSequence, log_order, sequence_of
 from dafka.broker.core.replication.records import BRANCHES_TOPIC, NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
@@ -47,7 +47,7 @@ def address(leader: str, topic: Topic, log: int = 0, epoch: int = 0) -> str:
 
 
 KEEPS: list[tuple[str, str, bool | None]] = [
-    *((topic, OTHER, True) for topic in (BROKERS_TOPIC, BRANCHES_TOPIC, MESSAGES_TOPIC)),
+    *((topic, OTHER, True) for topic in (BROKERS_TOPIC, BRANCHES_TOPIC)),
     (METADATA_TOPIC, f"{OTHER}/{CLUSTER}/0", True),
     (INDEX_TOPIC, f"{OTHER}/{CLUSTER}/0", True),
     (METADATA_TOPIC, f"{OTHER}/{'9' * 32}/0", False),
@@ -73,7 +73,7 @@ def test_a_broker_stores_control_records_and_the_logs_that_it_replicates(
     tables = make()
     assert tables.policy.keeps(Partition(topic, partition)) is keeps
     alone = make(is_alone=True).policy
-    is_always = topic in {METADATA_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC, MESSAGES_TOPIC} or CLUSTER in partition
+    is_always = topic in {METADATA_TOPIC, BROKERS_TOPIC, BRANCHES_TOPIC} or CLUSTER in partition
     assert alone.keeps(Partition(topic, partition)) is (keeps if is_always else None)
 
 

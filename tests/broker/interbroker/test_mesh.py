@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import trio
 from trio.testing import MockClock
 
 from dafka import wire
-from dafka.broker.core.metadata.topics import MESSAGES_TOPIC
 from dafka.broker.interbroker.mesh import BrokerMesh
-from dafka.protocol.actions import Append, Publish
-from dafka.records import Partition, RecordBatch
+from dafka.protocol.actions import Publish
+from dafka.records import Partition
 from dafka.wire import Command
 
 OWN = "A" * 32
 
 
 class Machine:
-    """The machine of a store that appends what it is given."""
+    """The machine of a store."""
 
     address = OWN
-
-    def __init__(self) -> None:
-        self.end = 5
-
-    def next_sequence(self, partition: Partition) -> int:
-        assert partition == Partition(MESSAGES_TOPIC, OWN)
-        return self.end
-
-    def append_own(self, batch: RecordBatch, now: float) -> Iterator[Append]:
-        self.end = batch.end_sequence
-        yield Append(batch)
 
     def expect_records(self, ends: Mapping[Partition, int], now: float) -> list[Any]:
         return [("expect", dict(ends), now)]
@@ -58,20 +46,11 @@ def make_mesh() -> tuple[BrokerMesh, Sockets, list[Any]]:
     return BrokerMesh(cast("Any", Machine()), cast("Any", sockets), acted.extend), sockets, acted
 
 
-async def test_messages_are_published_in_order_each_once(autojump_clock: MockClock) -> None:
-    mesh, _, acted = make_mesh()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(mesh.run)
-        for values in ([b"a", b"b"], [b"c"], [b"d", b"e"]):
-            for each in values:
-                mesh.publish_message(each)
-            await trio.testing.wait_all_tasks_blocked()
-        await trio.sleep(1)
-        nursery.cancel_scope.cancel()
-    batches = [each.batch for each in acted]
-    assert [value for batch in batches for value in batch.values] == [b"a", b"b", b"c", b"d", b"e"]
-    assert [batch.first_sequence for batch in batches] == [5, 7, 8]
-    assert {batch.partition for batch in batches} == {Partition(MESSAGES_TOPIC, OWN)}
+def test_messages_for_a_broker_are_sent_to_it_at_once() -> None:
+    mesh, sockets, _ = make_mesh()
+    for each in (b"a", b"b"):
+        mesh.send_bytes("B", each)
+    assert sockets.sent == [wire.BrokerMessage("B", OWN, each) for each in (b"a", b"b")]
 
 
 def test_acknowledgements_name_the_last_record_and_nothing_is_acknowledged_of_an_empty_index() -> None:

@@ -38,7 +38,7 @@ class Broker:
         self.watchers = LogWaiters()
         log = SimpleNamespace(topic=TOPIC.name, number=0)
         logs: Any = SimpleNamespace(find={NAME: log}.get)
-        self.messenger = BrokerMessenger(address, self._publish)
+        self.messenger = BrokerMessenger(address, self._send_bytes)
         self.outcomes = AppendOutcomes(
             self.log_table, logs, self.watchers, lambda log: log.leadership.is_led and self.has_lease, self.messenger
         )
@@ -47,9 +47,10 @@ class Broker:
         self.sequence = 0
         self.lead(1)
 
-    def _publish(self, value: bytes) -> None:
+    def _send_bytes(self, address: str, data: bytes) -> None:
         for each in self.others:
-            each.messenger.receive(self.address, value)
+            if each.address == address:
+                each.messenger.receive(self.address, data)
 
     @property
     def log(self) -> Log:

@@ -14,7 +14,7 @@ from dafka import wire
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
-from dafka.broker.core.metadata.topics import MESSAGES_AGE_MS, Topic
+from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_policy import CONTROL_TOPICS
 from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
@@ -51,11 +51,10 @@ def test_settings_of_a_topic_replace_the_limits_of_the_broker(
     assert _limits_of(Topic("orders", "1D", 1, settings), config) == expected
 
 
-def test_internal_topics_have_no_limits_except_messages_and_groups_of_nodes() -> None:
+def test_internal_topics_have_no_limits_except_groups_of_nodes() -> None:
     config = StoreConfig(retention_ms=100, retention_bytes=200, retention_records=300)
     for name, expected in {
         "orders": RetentionPolicy(),  # a record that belongs to no log stays
-        "$messages": RetentionPolicy(age_ms=MESSAGES_AGE_MS),
         "$group/billing": DEFAULT,
         "$x": RetentionPolicy(),
     }.items():

@@ -219,8 +219,6 @@ async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: 
             name: PreferredLeaderElections(each.log_table, each.replicator, each.messenger)
             for name, each in cluster.brokers.items()
         }
-        for each in cluster.brokers.values():
-            each.messenger.introduce()
         assert await elections["B"].elect_preferred(cluster.log("B"), 10) == ErrorCode.ELECTION_NOT_NEEDED
         await cluster.stop("A")
         await cluster.wait_leader("BC")
@@ -228,7 +226,6 @@ async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: 
         assert found == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         (again,) = await cluster.start("A", preferred_leader_after_ms=3_600_000)
         PreferredLeaderElections(again.log_table, again.replicator, again.messenger)
-        again.messenger.introduce()
         await wait_for(lambda: cluster.in_sync() == "ABC")
         asked = next(each for each in "BC" if each != cluster.leader())
         assert await elections[asked].elect_preferred(cluster.log(asked), 10) == ErrorCode.NONE

@@ -8,7 +8,6 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC
-from dafka.broker.core.metadata.topics import MESSAGES_TOPIC
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 PLACEMENT = ("ABC", "BCA", "CAB")
@@ -69,7 +68,7 @@ async def count_records(cluster: VirtualCluster) -> Counter[str]:
     found = Counter[str]()
     for disk in cluster.disks.values():
         for partition, info in (await disk.partitions()).items():
-            if partition.topic not in {CLUSTER_TOPIC, MESSAGES_TOPIC}:
+            if partition.topic != CLUSTER_TOPIC:
                 found[partition.topic] += info.end_sequence
     return found
 

@@ -18,9 +18,10 @@ import trio
 
 from dafka import Config
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.interbroker.cluster_secret import read_secret
 from dafka.errors import ConfigError
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError, OtherBrokers
-from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key, read_secret
+from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key
 from dafka.http.server.errors import WebError
 from tests.http.running import outcome
 from tests.seeds import each_seed

@@ -9,12 +9,6 @@ import attrs
 
 from dafka.broker.core.metadata.leader_and_isr import share_replicas
 
-MESSAGES_TOPIC = "$messages"
-"""The topic of messages between brokers, with a partition for each sender. Only new messages matter."""
-
-MESSAGES_AGE_MS = 600_000
-"""How long messages are stored."""
-
 NAME_MAX = 249
 """The length of the longest name of a topic that Kafka's clients can use."""
 
