@@ -21,7 +21,7 @@ from dafka.broker.replication.stored_logs import StoredLogs, read_stored_logs
 from dafka.broker.stored_state import read_state
 from dafka.errors import ConfigError, StorageFormatError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import READ_BYTES, KeepsRecordBatches, Storage
+from dafka.storage import READ_BYTES, Storage
 from dafka.storage.tools.partitions import ProgressCallback
 
 
@@ -110,7 +110,7 @@ async def _read_log(logs: StoredLogs, unnamed: UnnamedTopic, number: int) -> Asy
         return
     topic = Topic(unnamed.name, unnamed.topic_id, unnamed.log_count, first_epoch=first.epoch)
     log = await logs.load(topic, number, (first.leader,))
-    table = LogTable(storage.identity, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
+    table = LogTable(storage.identity)
     table.add_topic(topic)
     state = table.logs(topic.name)[number]
     last = log.replica.local_epochs.log_end().leader_epoch

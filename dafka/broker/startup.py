@@ -40,7 +40,7 @@ from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.store import describe_held
 from dafka.steady_clock import steady_now_ms
-from dafka.storage import KeepsRecordBatches, PartitionInfo, Storage, open_storage
+from dafka.storage import PartitionInfo, Storage, open_storage
 from dafka.storage.opening import delete_partitions, read_range, read_ranges
 from dafka.wire import Role
 
@@ -280,7 +280,7 @@ async def _run_node(
     visible = {each: info for each, info in found.items() if not _is_internal(each, address)}
     ends, earliest, idle_s = describe_held(visible)
     stored = StoredPartitions(earliest)
-    log_table = LogTable(address, keeps_record_batches=isinstance(storage, KeepsRecordBatches))
+    log_table = LogTable(address)
     tables = make_tables(address, config, stored, log_table, support)
     machine = BrokerMachine(address, config, ends, idle_s, found.keys() - visible.keys(), stored, tables.policy)
     async with connect(address) as sockets:

@@ -16,7 +16,7 @@ from dafka.broker.core.positions import FIRST_SEQUENCE, OFFSET_MAX, AtOffset, Of
 from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
-from dafka.storage import KeepsRecordBatches, Storage
+from dafka.storage import Storage
 from dafka.storage.opening import read_range
 
 
@@ -97,7 +97,6 @@ async def _restore_epoch(
     leader_address: str | None = None,
     sequences: tuple[int, int] = (0, SEQUENCE_MAX),
 ) -> None:
-    keeps_record_batches = isinstance(storage, KeepsRecordBatches)
     address = log.leader_partition(epoch).address if leader_address is None else leader_address
     is_done = False
     async for batch in read_index(storage, log.index_partition(epoch), *sequences):
@@ -109,7 +108,6 @@ async def _restore_epoch(
             state.restore(
                 RecordSequence(sequence),
                 value or b"",
-                keeps_record_batches=keeps_record_batches,
                 leader_address=address,
                 end_offset=end_offset,
             )

@@ -160,10 +160,10 @@ class LogReader:
 
     def _encode(self, log: Log, batch: RecordBatch, offset: Offset) -> Iterable[bytes]:
         """Return the records at an offset as record batches, with their transactions, if any."""
-        if not len(log.transaction_runs):
+        if batch.encoded or not len(log.transaction_runs):
             return encode_records(batch)
         found: list[bytes] = []
-        batch, before = attrs.evolve(batch, encoded=()), batch.first_sequence - offset
+        before = batch.first_sequence - offset
         for first, end, producer_id, epoch in log.transaction_runs.split(offset, Offset(offset + len(batch))):
             part = batch.between(first + before, end + before)
             found += encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, epoch)

@@ -28,7 +28,7 @@ KEPT, ELSEWHERE = Topic("kept", "1" * 32, 2), Topic("elsewhere", "2" * 32, 1)
 def make(*, is_alone: bool = False, creates: bool = True, **settings: Any) -> BrokerTables:
     """Return the tables of a broker that keeps one of the logs of a topic, and none of another topic."""
     config = Config().with_broker(**settings).with_kafka(auto_create_topics="on" if creates else "off")
-    tables = make_tables(OWN, config, StoredPartitions({}), LogTable(OWN, keeps_record_batches=False))
+    tables = make_tables(OWN, config, StoredPartitions({}), LogTable(OWN))
     tables.state.found(CLUSTER)
     if not is_alone:
         for number, each in enumerate((OTHER, THIRD), 1):

@@ -30,7 +30,7 @@ from dafka.broker.log.reader import LogReader
 from dafka.config import Config
 from dafka.records import Partition, RecordBatch
 from dafka.roles.compactor import Compactor
-from dafka.storage import KeepsRecordBatches, RetentionPolicy, Storage
+from dafka.storage import RetentionPolicy, Storage
 from dafka.storage.compaction import CompactionPolicy
 from dafka.storage.plugin_helpers import now_ms
 
@@ -119,7 +119,6 @@ class World:
     def __init__(self, storage: Storage, seed: int) -> None:
         self.draw = random.Random(seed)
         self.storage = storage
-        self.keeps_record_batches = isinstance(storage, KeepsRecordBatches)
         self.rewrite_entries = self.draw.choice([0, 10, 1000])
         self.is_replicated = self.draw.random() < 0.5
         self.keys_max = self.draw.choice([1, 2, 1000])
@@ -138,7 +137,7 @@ class World:
         self.epochs = [(0, 0, log.leader_partition, log.index_partition)]
 
     def _make_order(self) -> OffsetAssigner:
-        table = LogTable("broker", keeps_record_batches=self.keeps_record_batches)
+        table = LogTable("broker")
         table.add_topic(TOPIC)
         if self.is_replicated:
             table.replicate(table.logs("orders")[0])
@@ -431,7 +430,6 @@ class World:
                     log.restore(
                         sequence,
                         value,
-                        keeps_record_batches=self.keeps_record_batches,
                         leader_address=address,
                         end_offset=end,
                     )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
+from dafka.records import RecordBatch
 from dafka.storage import open_storage
 from tests.broker.log.history import draw_operations, find_failure, play_on
 
@@ -21,5 +27,27 @@ def test_readers_get_what_a_list_has(first: int) -> None:
 def test_readers_of_a_storage_that_keeps_record_batches_get_what_a_list_has(seed: int, tmp_path: Path) -> None:
     numbers = iter(range(1000))
     play = play_on(lambda: open_storage(f"sqlite:{tmp_path}/{next(numbers)}.db"), seed)
+    failure = find_failure(draw_operations(seed, 40), play)
+    assert not failure, failure
+
+
+@asynccontextmanager
+async def open_forgetful(url: str) -> AsyncIterator[Any]:
+    """Open a storage that loses every second record batch, and keeps its records."""
+    async with open_storage(url) as storage:
+        append, numbers = storage.append, count()
+
+        async def lose(batches: Sequence[RecordBatch]) -> None:
+            await append([attrs.evolve(each, encoded=()) if next(numbers) % 2 else each for each in batches])
+
+        storage.append = lose  # type: ignore[method-assign]
+        yield storage
+
+
+@pytest.mark.parametrize("seed", [100, 101])
+def test_records_belong_to_their_transactions_where_their_record_batches_are_lost(seed: int, tmp_path: Path) -> None:
+    """A replica gets records without them from the middle of a batch, or from a replica that has none."""
+    numbers = count()
+    play = play_on(lambda: open_forgetful(f"sqlite:{tmp_path}/{next(numbers)}.db"), seed)
     failure = find_failure(draw_operations(seed, 40), play)
     assert not failure, failure

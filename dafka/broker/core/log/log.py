@@ -86,7 +86,7 @@ class Log:
     producers: ProducerStates = attrs.field(init=False)  # also before their batches are durable
     producer_batches: ProducerBatches = attrs.field(init=False)  # durable, and needed after a restart
     transactions: OpenTransactions = attrs.field(init=False)
-    transaction_runs: TransactionRuns = attrs.field(init=False)  # none if record batches are stored
+    transaction_runs: TransactionRuns = attrs.field(init=False)
     index_first: RecordSequence = FIRST_SEQUENCE  # the first index record that is needed
     index_trimmed: RecordSequence = FIRST_SEQUENCE  # index records before it were deleted
     index_end: RecordSequence = FIRST_SEQUENCE
@@ -199,7 +199,7 @@ class Log:
             found[self.partition_of(address)] = self.index.end_sequence(address) if first is None else first
         return found
 
-    def add_producer_entry(self, entry: Entry, *, keeps_record_batches: bool) -> None:
+    def add_producer_entry(self, entry: Entry) -> None:
         """Apply an entry about a producer, once it is durable."""
         if isinstance(entry, MarkerEntry):
             self.producer_batches.end_transaction(entry)
@@ -209,11 +209,11 @@ class Log:
             self.producer_batches.add(entry)
             if entry.flags & TRANSACTIONAL:
                 self.transactions.begin(entry.producer_id, self._offset_from(entry.position, LEADER))
-                self._add_transaction_run(entry, keeps_record_batches=keeps_record_batches)
+                self._add_transaction_run(entry)
 
-    def _add_transaction_run(self, entry: BatchEntry, *, keeps_record_batches: bool) -> None:
+    def _add_transaction_run(self, entry: BatchEntry) -> None:
         offset = self._offset_of(entry, LEADER)
-        if not keeps_record_batches and offset is not None:
+        if offset is not None:
             self.transaction_runs.add(offset, entry)
 
     def restore(
@@ -221,7 +221,6 @@ class Log:
         sequence: RecordSequence,
         value: bytes,
         *,
-        keeps_record_batches: bool,
         leader_address: str = LEADER,
         end_offset: Offset | None = None,
     ) -> None:
@@ -239,11 +238,11 @@ class Log:
                 self._forget_entries()
                 self.index_first, self.entry_count = sequence, 1
             elif isinstance(entry, BatchEntry) and entry.base_sequence is None:
-                self._add_transaction_run(entry, keeps_record_batches=keeps_record_batches)
+                self._add_transaction_run(entry)
             elif isinstance(entry, BatchEntry | MarkerEntry):
                 if isinstance(entry, MarkerEntry):
                     self.index.restore_marker(entry)
-                self.add_producer_entry(entry, keeps_record_batches=keeps_record_batches)
+                self.add_producer_entry(entry)
                 self.producers.restore(entry)
             else:
                 self._restore_offsets(entry)

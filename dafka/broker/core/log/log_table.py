@@ -40,10 +40,9 @@ class LogTable:
     their first one if it is not 0.
     """
 
-    def __init__(self, identity: str, *, keeps_record_batches: bool = True) -> None:
+    def __init__(self, identity: str) -> None:
         self.topics: dict[str, Topic] = {}
         self.producer_starts: Mapping[Partition, int] = {}
-        self.keeps_record_batches = keeps_record_batches
         self.led: dict[Partition, Log] = {}
         self.unwritten: dict[Log, None] = {}
         self._identity = identity
@@ -148,7 +147,7 @@ class LogTable:
 
     def restore(self, log: Log, sequence: RecordSequence, value: bytes) -> None:
         """Restore an index record. Raise `StorageFormatError` if it is malformed, or a newer dafka has written it."""
-        log.restore(sequence, value, keeps_record_batches=self.keeps_record_batches)
+        log.restore(sequence, value)
 
     def finish_restoring(
         self, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]

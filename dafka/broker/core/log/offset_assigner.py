@@ -133,7 +133,7 @@ class OffsetAssigner:
             if not log.unwritten and not log.markers and not log.divergent:
                 self.table.unwritten.pop(log, None)
             for entry in each.added:
-                log.add_producer_entry(entry, keeps_record_batches=self.table.keeps_record_batches)
+                log.add_producer_entry(entry)
             if each.is_rewrite:
                 log.index_first, log.entry_count, log.epoch_count = log.index_end, 0, 1
             log.entry_count += len(each.written)

@@ -76,7 +76,11 @@ class ProducerBatches:
 
 
 class TransactionRuns:
-    """The ranges of offsets that belong to transactions, for storages that do not store record batches."""
+    """The ranges of offsets that belong to transactions.
+
+    They are for records that are stored without their record batches: not all storages keep these, and a replica that
+    gets records from the middle of a batch, or from a replica that has none, has none either.
+    """
 
     def __init__(self) -> None:
         self._firsts = array("q")

@@ -62,7 +62,7 @@ def test_a_leader_knows_the_end_when_it_has_committed_up_to_its_first_offset(sta
 def restore(log: Log, *entries: Entry, end: int) -> None:
     """Read the index of a former leader, whose epoch ends at an offset."""
     arguments: dict[str, Any] = {"leader_address": "OTHER/1D/0/7", "end_offset": Offset(end)}
-    log.restore(RecordSequence(0), encode_entries(entries), keeps_record_batches=False, **arguments)
+    log.restore(RecordSequence(0), encode_entries(entries), **arguments)
 
 
 def test_a_new_leader_knows_producers_whose_last_records_are_deleted_and_none_of_those_that_are_not_in_its_log() -> (

@@ -60,7 +60,7 @@ class Leaders:
         for batch in self.written:
             for value in batch.values:
                 own = str(batch.partition.address)
-                self.log.restore(FIRST_SEQUENCE, value or b"", keeps_record_batches=True, leader_address=own)
+                self.log.restore(FIRST_SEQUENCE, value or b"", leader_address=own)
         self.order.table.finish_epoch(self.log, {STORED: self.stored}, {})
         self.sequence = 0
         self.side_end = self.log.index.end_sequence(SIDE)

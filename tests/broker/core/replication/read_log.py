@@ -47,7 +47,7 @@ class ReadLog:
     def __init__(self, broker: str, branch: LeaderAndEpoch, rewrite_entries: int) -> None:
         self.leader_epoch = branch
         self.end = 0  # how far the branch was read
-        self._order = OffsetAssigner(LogTable(broker, keeps_record_batches=False), rewrite_entries=rewrite_entries)
+        self._order = OffsetAssigner(LogTable(broker), rewrite_entries=rewrite_entries)
         self._order.table.add_topic(TOPIC)
         (self.state,) = self._order.table.logs(TOPIC.name)
         self._order.table.begin_epoch(self.state, branch.epoch)
@@ -97,7 +97,6 @@ class ReadLog:
             self.state.restore(
                 RecordSequence(number),
                 each.entries,
-                keeps_record_batches=False,
                 leader_address=address,
                 end_offset=end_offset,
             )
