@@ -6,10 +6,11 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import trio
 
+from dafka import wire
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.wall_clocks import WallClocks
 from dafka.broker.core.partition_address import name_log
@@ -60,14 +61,17 @@ class LeaderLeases:
         """Record which control records this broker has read when it started."""
         self._learned_ends = self._storage.ends(BRANCHES_TOPIC)
 
-    def begin_round(self) -> None:
-        """Ask the other brokers to confirm that they hear this one."""
+    def begin_round(self, heartbeat: Sequence[wire.Head] = ()) -> None:
+        """Ask the other brokers to confirm that they hear this one. A heartbeat is sent together with the question."""
+        messages: list[wire.BatchedMessage] = [*heartbeat]
         if not self._brokers.is_alone:
             can_write = self._storage.can_write
             number = self._rounds.begin(lease_time(), is_replaceable=self._brokers.is_replaceable(can_write=can_write))
             message = self._identity.make_round(number, can_write=can_write)
             if message is not None:
-                self._mesh.publish([message])
+                messages.append(message)
+        if messages:
+            self._mesh.publish(messages)
         self._check_clock()
         self._notify()  # waiters check again, as another broker may lead
 

@@ -100,18 +100,17 @@ class Membership:
 
     # Heartbeats
 
-    def send_heartbeat(self) -> None:
-        """Send a heartbeat. It is a HEAD of this broker's registration."""
+    def make_heartbeat(self) -> list[wire.Head]:
+        """Return a heartbeat that is sent now: a HEAD of this broker's registration, once that is durable."""
         self._heartbeat_sent_at = trio.current_time()
         own = Partition(BROKERS_TOPIC, self._mesh.address)
         end = self._storage.durable_end(own)
-        if end > 0:
-            self._mesh.publish([wire.Head(own.address, own.topic, end - 1)])
+        return [wire.Head(own.address, own.topic, end - 1)] if end > 0 else []
 
     def send_heartbeat_if_due(self) -> None:
         """Send a heartbeat if one is due. Call this between the steps of long work on thousands of logs."""
         if trio.current_time() - self._heartbeat_sent_at >= self._heartbeat_s:
-            self.send_heartbeat()
+            self._mesh.publish(self.make_heartbeat())
 
     async def wait_others(self) -> None:
         """Wait a while until other brokers are known, if there are any nodes that can be brokers."""

@@ -269,9 +269,8 @@ class Replicator(CommitStage):
         due = trio.current_time()
         fetched_at, is_first = due, True
         while True:
-            self.membership.send_heartbeat()
             self._identity.count_writes()
-            self.leases.begin_round()
+            self.leases.begin_round(self.membership.make_heartbeat())
             now = trio.current_time()
             late_s, due = max(now - due, 0.0), now + heartbeat_s
             self.brokers.record_storage(self._address, can_write=self._storage.can_write)
