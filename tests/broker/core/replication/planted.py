@@ -12,11 +12,13 @@ from dafka.broker.core.positions import FIRST_OFFSET, AtOffset
 from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, ReplicaAction, StepDown
 from dafka.broker.core.replication.election import Election
 from dafka.broker.core.replication.elections import Elections
+from dafka.broker.core.replication.epoch_tree import LocalEpochs
 from dafka.broker.core.replication.high_watermark import HighWatermark
 from dafka.broker.core.replication.leader_lease import LeaseRounds
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, Vote, VoteRequest
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, LeaderAndEpoch, Vote, VoteRequest
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.settings import Availability
+from dafka.broker.core.replication.transitions import Transition
 from tests.broker.core.replication.brokers import KeptLog
 from tests.broker.core.replication.running import run_seed
 
@@ -30,7 +32,7 @@ class Bug(NamedTuple):
     seed: int  # shows it
     owner: type
     method: str
-    change: Callable[[Any], Callable[..., Any]]
+    change: Callable[[Any], Any]
 
 
 def acknowledge_despite_votes(acknowledge: Callable[[Replica], list[ReplicaAction]]) -> Callable[..., Any]:
@@ -94,6 +96,23 @@ def stay_with_full_leaders(set_alive: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, alive, now, _unwritable: set_alive(self, alive, now, frozenset())
 
 
+def count_older_acknowledgements(acknowledged: Callable[..., Any]) -> Callable[..., Any]:
+    def acknowledged_in_any(self: Replica, broker: str, leader_epoch: LeaderAndEpoch, *arguments: Any) -> Any:
+        return acknowledged(self, broker, self.elections.state.led_epoch or leader_epoch, *arguments)
+
+    return acknowledged_in_any
+
+
+def resume_despite_votes(_: object) -> Callable[[Elections], list[ReplicaAction]]:
+    def resume(self: Elections) -> list[ReplicaAction]:
+        start = self.peers.latest
+        if start.leader_epoch.leader != self._broker:
+            return self._follow_epoch_start(start)
+        return self._lead(Transition.RESUME, start) if self._local_epochs.is_complete(start.leader_epoch) else []
+
+    return resume
+
+
 BUGS: dict[str, Bug] = {
     "a replica acknowledges records of an epoch after a vote for a later one": Bug(
         MAJORITY, 0, Replica, "_acknowledge", acknowledge_despite_votes
@@ -123,6 +142,18 @@ BUGS: dict[str, Bug] = {
     "a leader with a full disk is not replaced": Bug(MAJORITY, 0, Elections, "set_alive", stay_with_full_leaders),
     "what learners have acknowledged is committed": Bug(
         MAJORITY, 67, HighWatermark, "acknowledged_end", count_learners
+    ),
+    "a leader counts acknowledgements of former epochs": Bug(
+        MAJORITY, 1, Replica, "acknowledged", count_older_acknowledgements
+    ),
+    "a leader appends before it has everything before its epoch": Bug(
+        MAJORITY, 0, Elections, "is_complete", lambda _: property(lambda self: self.state.led_epoch is not None)
+    ),
+    "a broker leads again after a restart although it has voted for another one": Bug(
+        MAJORITY, 27, Elections, "resume", resume_despite_votes
+    ),
+    "an epoch counts as complete without the epochs before it": Bug(
+        MAJORITY, 0, LocalEpochs, "is_complete", lambda _: lambda self, leader_epoch: leader_epoch in self._ends
     ),
     "the first record of a transaction is forgotten if another leader has appended it": Bug(
         MAJORITY, 4, Log, "_first_offset",
