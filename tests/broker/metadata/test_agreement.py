@@ -226,7 +226,9 @@ async def test_a_storage_of_a_broker_before_the_first_release_is_refused(autojum
     async with open_virtual_cluster() as cluster:
         disk = cluster.disks["A"] = Disk("A")
         await disk.append([RecordBatch(Partition("$topics", "A" * 32), 0, [b"{}"], keys=[b"t"], timestamps=[1])])
-        with pytest.raises(StorageFormatError, match="copy its records to a new storage with `dafka storage copy`"):
+        with pytest.raises(
+            StorageFormatError, match="`dafka storage copy --topic NAME` and `dafka storage export` read"
+        ):
             await cluster.run("A", {})
 
 
