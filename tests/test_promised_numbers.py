@@ -11,6 +11,7 @@ from pathlib import Path
 import dafka
 
 PROMISED = """
+broker.interbroker.cluster_secret SECRET_LENGTH_MIN=32
 cli.runner SECOND_SIGNAL_S=1.0 EXTRA_END_S=5.0 REFUSED_S=1.0
 clients.trio_thread EXIT_S=5.0
 config.settings RECORD_BYTES_MAX=64*MIB
@@ -25,7 +26,6 @@ http.api.topics PAGE_MAX=1000
 http.forwarding.broker_client CONNECT_S=5.0 ANSWER_S=30.0 PING_S=5.0 CONNECTIONS_MAX=8 IDLE_S=10.0
     ANSWER_BYTES_MAX=2**26
 http.forwarding.broker_link CREDIT=1
-http.forwarding.credentials SECRET_LENGTH_MIN=32
 http.forwarding.leaders RETRY_S=0.1
 http.forwarding.remote_appends LANES_MAX=64
 http.forwarding.remote_reads KEPT_S=10.0

@@ -27,7 +27,6 @@ def test_a_jump_of_the_wall_clock_is_not_shown(jump_ns: int, monkeypatch: pytest
 WALL_CLOCK = {
     "broker/access/credentials.py": "a user sets when a token expires",
     "broker/coordinator/coordinator_log.py": "timestamps of records",
-    "broker/interbroker/mesh.py": "timestamps of records",
     "broker/log/compaction.py": "ages of stored records",
     "broker/log/reader.py": "ages of stored records",
     "broker/log/retention.py": "ages of stored records",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dafka.transport.subscription_table import CACHED_MAX, SubscriptionTable
 
 SINGLES_TO_BATCHES = {b"M": b"B", b"D": b"C"}
-COMMANDS_OF_RFC46 = frozenset(b"%c" % byte for byte in b"MDFKHEGWLTQPSR")
+COMMANDS_OF_RFC46 = frozenset(b"%c" % byte for byte in b"MDFKHEGWLTQPSRN")
 """All commands but those of record batches."""
 
 PREFIXES = [

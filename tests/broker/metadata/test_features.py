@@ -59,8 +59,8 @@ async def test_a_cluster_is_upgraded_one_broker_after_the_other(autojump_clock: 
             await cluster.brokers["A"].change(SetFeatureLevel(1))
         await wait_for(lambda: cluster.leader() in {"B", "C"})
         assert await cluster.read(cluster.leader()) == values
-        states = [{**each.tables.state.records} for each in cluster.brokers.values()]
-        assert states[0] == states[1] == states[2]
+        states = [each.tables.state for each in cluster.brokers.values()]
+        await wait_for(lambda: states[0].records == states[1].records == states[2].records)
 
 
 async def test_a_broker_that_does_not_support_the_level_is_refused(autojump_clock: MockClock) -> None:
