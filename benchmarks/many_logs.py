@@ -206,7 +206,12 @@ async def stop(broker: BrokerNode, is_clean: bool) -> None:
 @click.option("--logs", default=10_000, show_default=True, help="The number of logs of all topics.")
 @click.option("--topics", default=10, show_default=True, help="The number of topics.")
 @click.option("--brokers", default=(1, 3), show_default=True, multiple=True, help="The numbers of brokers.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="A folder on a disk.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path(),
+    help="A folder on a disk.",
+)
 def main(logs: int, topics: int, brokers: Sequence[int], folder: Path) -> None:
     """Measure, and print what was found."""
     for count in brokers:
