@@ -104,7 +104,9 @@ if __name__ == "__main__":
     gc.freeze()  # a collection in a fork would write to the memory that all of them share
     requests = socket.socket(fileno=int(sys.argv[1]))
     requests.setblocking(True)
-    requests.sendall(b"\0")
-    program = serve(requests)
+    program = None
+    with suppress(ConnectionError):  # the process that asks for programs can have ended
+        requests.sendall(b"\0")
+        program = serve(requests)
     if program is not None:
         run_program(**program)
