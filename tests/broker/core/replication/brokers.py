@@ -417,7 +417,7 @@ class Broker:
         self.last_write_at = 0.0
         self.ticked_at = self.clock
         self.logs = {name: kept_log(name, self) for name in self.known_logs()}
-        for kept in self.logs.values():
+        for kept in list(self.logs.values()):  # they can take off logs of deleted topics
             kept.restore(self.control)
         self._tick(self.generation)
 
