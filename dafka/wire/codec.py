@@ -12,18 +12,18 @@ the dialects. The libdafka dialect ends the topic at the first NUL; a topic that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from dafka.errors import EncodingError, WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 from dafka.wire.commands import SIGNATURE, VERSION, Dialect
 from dafka.wire.fields import FieldType
-from dafka.wire.messages import MESSAGES, Ack, Message
+from dafka.wire.messages import MESSAGES, Ack, Message, WithContent
 from dafka.wire.primitives import NUMBER_4, NUMBER_8, FrameReader, write_string, write_strings
 
 _VERSION_BYTE = bytes((VERSION,))
 _BY_ID: dict[bytes, type[Message]] = {message.COMMAND.value: message for message in MESSAGES}
-_WITH_CONTENT = tuple(each for each in MESSAGES if FieldType.FRAME in dict(each.FIELDS).values())
+_WITH_CONTENT: tuple[type[WithContent], ...] = get_args(WithContent)
 
 
 def encode(message: Message, dialect: Dialect) -> list[bytes]:
@@ -41,7 +41,7 @@ def encode(message: Message, dialect: Dialect) -> list[bytes]:
         check_libdafka_topic(topic, message.TOPIC)
         frames = [command + topic + b"\0" + _VERSION_BYTE + fields]
     if isinstance(message, _WITH_CONTENT):
-        frames.append(message.content)  # type: ignore[union-attr]
+        frames.append(message.content)
     return frames
 
 

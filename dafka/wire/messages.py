@@ -328,6 +328,7 @@ _WithoutRecords: TypeAlias = (
     | BrokerMessage
 )
 WithRecords: TypeAlias = Record | DirectRecord | RecordBatchMessage | DirectRecordBatchMessage
+WithContent: TypeAlias = WithRecords | BrokerMessage
 Message: TypeAlias = WithRecords | _WithoutRecords
 """A command of the protocol."""
 
