@@ -71,7 +71,8 @@ class Recovery:
         if known is not None and self.is_writer:
             end = log.head.end if log.bases else known.earliest
             if end < known.end:
-                self._add_damage(log, log.folder, f"{_LOST}: their file is missing or too short", end, known.end)
+                reason = "lost: their file is missing or too short"
+                self._add_damage(log, log.folder, reason, end, known.end, is_lost=True)
         return bool(log.bases)
 
     def _scan_partition(self, log: PartitionLog) -> None:
@@ -91,8 +92,8 @@ class Recovery:
             head = head._replace(base=log.bases[-1], length=sizes[log.bases[-1]])
         for index, next_base in zip(indexes, log.bases[1:], strict=True):
             if self.is_writer and index.end_sequence != next_base:
-                reason = f"{_LOST}: there is a gap between two segments"
-                self._add_damage(log, log.log_path(index.base), reason, index.end_sequence, next_base)
+                reason = "lost: there is a gap between two segments"
+                self._add_damage(log, log.log_path(index.base), reason, index.end_sequence, next_base, is_lost=True)
         start = head._replace(end=head.base, length=0)
         for base in log.bases[:-1]:
             with self.reader.open_segment(log, start, base) as segment:
@@ -205,14 +206,18 @@ class Recovery:
                 remove_files(log.index_paths(base))
 
     def _add_damage(
-        self, log: PartitionLog, location: str, reason: str, first_sequence: int, end_sequence: int
+        self,
+        log: PartitionLog,
+        location: str,
+        reason: str,
+        first_sequence: int,
+        end_sequence: int,
+        *,
+        is_lost: bool = False,
     ) -> None:
         end_sequence = max(end_sequence, first_sequence + 1)
-        is_lost = reason.startswith(_LOST)
         self.damages.append(Damage(location, reason, log.partition, first_sequence, end_sequence, is_lost))
 
-
-_LOST = "lost"
 
 _UNKNOWN_END = 2**64 - 1
 """The end of a segment until it is scanned: more than any sequence."""
