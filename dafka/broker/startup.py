@@ -13,7 +13,6 @@ import trio
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
-from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC
 from dafka.broker.core.metadata.store_record import (
@@ -78,12 +77,11 @@ async def load_broker(
     replicator.apply_state()
     _drop_deleted(broker, stored)
     replicator.record_indexes(stored)
-    state_of_cluster = broker.tables.state
-    names = {each.topic_id: each.name for each in state_of_cluster.topics.values()}
-    names[state_of_cluster.cluster_id] = METADATA_TOPIC
-    forgotten = lost or replicator.checkpoints.load(broker.storage.state(CHECKPOINTS_TOPIC), stored, names)
+    cluster = broker.tables.state
+    checkpoints = broker.storage.state(CHECKPOINTS_TOPIC)
+    forgotten = lost or replicator.checkpoints.load(checkpoints, stored, cluster.name_of)
     if forgotten:
-        if state_of_cluster.brokers.keys() > {broker.address}:
+        if cluster.brokers.keys() > {broker.address}:
             raise OutdatedStoreError(f"the storage has forgotten records: {forgotten}")
         _LOGGER.warning("the storage has forgotten records, and no other broker can have them: %s", forgotten)
     await _load_indexes(storage, log_table, stored)

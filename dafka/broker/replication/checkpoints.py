@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import trio
@@ -36,12 +36,12 @@ class Checkpoints:
     _loaded: dict[Partition, Checkpoint] = attrs.field(init=False, factory=dict)
 
     def load(
-        self, values: Mapping[bytes, bytes], stored: Mapping[Partition, PartitionInfo], topics: Mapping[str, str]
+        self, values: Mapping[bytes, bytes], stored: Mapping[Partition, PartitionInfo], name_of: Callable[[str], str]
     ) -> str:
         """Load the checkpoints that were written before the broker was started, by the address of the index.
 
-        Return a sentence about records that the storage had then, and has forgotten; empty if there are none. `topics`
-        has the names of topics by id. Checkpoints of partitions that are not stored are removed.
+        Return a sentence about records that the storage had then, and has forgotten; empty if there are none. `name_of`
+        returns the name of the topic with an id. Checkpoints of partitions that are not stored are removed.
         """
         ends = {partition: info.end_sequence for partition, info in stored.items()}
         stale, forgotten = [], ""
@@ -56,7 +56,7 @@ class Checkpoints:
                 _LOGGER.warning("a checkpoint is ignored, and the index is read: %s", error)
                 continue
             address = parse_address(partition.address)
-            topic = "" if address is None else topics.get(address.topic_id, "")
+            topic = "" if address is None else name_of(address.topic_id)
             unmet = list(checkpoint.find_unmet(topic, lambda each: ends.get(each, SEQUENCE_MAX)))
             if checkpoint.index_end > ends[partition]:
                 unmet.append((partition, checkpoint.index_end))

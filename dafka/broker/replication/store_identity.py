@@ -15,7 +15,6 @@ import attrs
 import trio
 
 from dafka import wire
-from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.store_check import (
     ANSWER_S,
     KnownStores,
@@ -206,7 +205,7 @@ class StoreIdentity(CommitStage):
     def _is_shorter(self, partition: Partition, end: int) -> bool:
         """Return whether this store has forgotten records of a partition that this broker has written.
 
-        It can have deleted those of former epochs and of deleted topics, of which another broker may not know yet. It
+        It can have deleted records of former epochs, and of topics whose deletion another broker does not know yet. It
         forgets partitions without records. An index always has records.
         """
         if self._tables.state.is_deleted(partition.address):
@@ -260,9 +259,7 @@ class StoreIdentity(CommitStage):
             found = parse_address(address)
             if found is not None and found.leader == broker and self._is_of_latest_epoch(address):
                 yield Partition(INDEX_TOPIC, address), end
-                state = self._tables.state
-                topic = state.find_id(found.topic_id)
-                name = METADATA_TOPIC if found.topic_id == state.cluster_id else "" if topic is None else topic.name
+                name = self._tables.state.name_of(found.topic_id)
                 if name and (led_end := self._storage.durable_end(Partition(name, address))):
                     yield Partition(name, address), led_end
 

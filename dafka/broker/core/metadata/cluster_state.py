@@ -150,6 +150,11 @@ class ClusterState:
         name = self._names.get(topic_id)
         return None if name is None else self.topics.get(name)
 
+    def name_of(self, topic_id: str) -> str:
+        """Return the name of the topic with an id, also of that of the log of metadata; empty if there is none."""
+        topic = self.find_id(topic_id)
+        return METADATA_TOPIC if topic_id == self.cluster_id else "" if topic is None else topic.name
+
     def find_topic_of(self, topic_id: str, log: int) -> Topic | None:
         """Return the topic with an id if it has a log with this number; None otherwise."""
         topic = self.find_id(topic_id)
