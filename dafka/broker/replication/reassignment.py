@@ -6,12 +6,12 @@ import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 import trio
 
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.brokers import group_by_log
 from dafka.broker.core.metadata.commands import Command, ReplicasChanged
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, next_replicas, recovery_of
 from dafka.broker.core.metadata.planner import find_ineligible_leaders
@@ -73,7 +73,7 @@ class Reassigner:
         self._act = act
         self._membership = membership
         self._ineligible: frozenset[str] = frozenset()
-        self._damaged_logs: dict[str, tuple[str, ...]] = {}
+        self._damaged_replicas: dict[str, frozenset[str]] = {}
         self._changing: dict[str, float] = {}
         self._replaced: dict[str, None] = {}
         self._counted_at: tuple[object, ...] = ()
@@ -101,12 +101,12 @@ class Reassigner:
             await trio.sleep(REASSIGNING_S)
             self.measure_space()
             ineligible = find_ineligible_leaders(self._state, self._brokers, self._settings.least_free_bytes)
-            damaged = {each.address: each.damaged_logs for each in self._brokers.living() if each.damaged_logs}
-            if (ineligible, damaged) != (self._ineligible, self._damaged_logs):
-                self._ineligible, self._damaged_logs = ineligible, damaged
+            damaged = self._brokers.living_by_log(lambda each: each.damaged_logs)
+            if (ineligible, damaged) != (self._ineligible, self._damaged_replicas):
+                self._ineligible, self._damaged_replicas = ineligible, damaged
                 for log in self._logs:
                     self.prefer_leaders(log)
-            unreadable = group_by_log({each.address: each.unreadable_logs for each in self._brokers.living()})
+            unreadable = self._brokers.living_by_log(lambda each: each.unreadable_logs)
             self._act(self._logs.set_unreadable(unreadable, trio.current_time()))
             for log in self._logs.take_changed():
                 self.prefer_leaders(log)
@@ -127,14 +127,14 @@ class Reassigner:
         return None if topic is None else self._state.replicas.of(topic, log.number)
 
     def prefer_leaders(self, log: ReplicatedLog) -> None:
-        """Set the preferred and the ineligible leaders of a log. Replicas that are damaged or must leave are those."""
+        """Set the preferred leaders of a log, and the ineligible ones: also replicas that are damaged or must leave."""
         ordered = self._find_ordered(log)
-        damaged = (each for each, names in self._damaged_logs.items() if log.name in names)
+        ineligible = self._ineligible | self._damaged_replicas.get(log.name, frozenset())
         if ordered is None:
-            self._logs.set_preferences(log, (), self._ineligible.union(damaged))
+            self._logs.set_preferences(log, (), ineligible)
         else:
             leaving = set(log.replica.latest.replicas).difference(ordered.replicas)
-            self._logs.set_preferences(log, ordered.replicas, self._ineligible.union(leaving, damaged))
+            self._logs.set_preferences(log, ordered.replicas, ineligible | leaving)
 
     def _continue_change(self, name: str) -> bool:
         """Continue a change of a log that this broker leads. Return whether there is more to do later."""
@@ -215,12 +215,9 @@ class Reassigner:
             if now - since < self._delete_delay_s and not damaged:
                 continue
             del self._replaced[name]
-            indexes = self._indexes.pop(name)
-            own = [attrs.evolve(each, topic=log.topic) for each in indexes]
             self._logs.drop(log)
             self._led_logs.forget(name)
-            await self._deletion.delete_partitions([*indexes, *own]).wait()
-            self._damaged.forget(name)
+            await self._delete_copy(name, log.topic)
 
     async def _drop_unreadable(self) -> None:
         """Delete the logs whose damaged index cannot be loaded, `delete_delay_ms` after others replicate them instead.
@@ -239,10 +236,14 @@ class Reassigner:
                 continue
             if now - self._unreadable_since.setdefault(name, now) >= self._delete_delay_s:
                 del self._unreadable_since[name]
-                indexes = self._indexes.pop(name, set())
-                own = [attrs.evolve(each, topic=topic.name) for each in indexes]
-                await self._deletion.delete_partitions([*indexes, *own]).wait()
-                self._damaged.forget(name)
+                await self._delete_copy(name, topic.name)
+
+    async def _delete_copy(self, name: str, topic: str) -> None:
+        """Delete the partitions that this broker has of a log of a topic."""
+        indexes = self._indexes.pop(name, set())
+        records = [attrs.evolve(each, topic=topic) for each in indexes]
+        await self._deletion.delete_partitions([*indexes, *records]).wait()
+        self._damaged.forget(name)
 
     # What others see of this broker
 
@@ -257,10 +258,13 @@ class Reassigner:
         for name in self._damaged.names:
             log = self._logs.find(name)
             self._damaged.record_end(name, None if log is None else log.replica.local_epochs.log_end().end_offset)
-        own, found = self._brokers.own, (self._damaged.names, self._damaged.to_copy, self._damaged.unreadable)
-        if (own.damaged_logs, own.logs_to_copy, own.unreadable_logs) != found:
-            names = ("damaged_logs", "logs_to_copy", "unreadable_logs")
-            self._membership.update_registration(**dict(zip(names, found, strict=True)))
+        found: dict[str, Any] = {
+            "damaged_logs": self._damaged.names,
+            "logs_to_copy": self._damaged.to_copy,
+            "unreadable_logs": self._damaged.unreadable,
+        }
+        if attrs.evolve(self._brokers.own, **found) != self._brokers.own:
+            self._membership.update_registration(**found)
 
     def _count_under_replicated(self) -> None:
         """Announce the number of under-replicated logs if it has changed."""

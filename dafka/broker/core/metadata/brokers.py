@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from math import inf
 from typing import Any
 
@@ -39,8 +39,8 @@ class BrokerRegistration:
         is_draining: Whether it hands its logs to other brokers before it is removed.
         under_replicated_logs: How many of the logs that it leads have fewer replicas in sync than they should.
         damaged_logs: The names of the logs of which it has found damaged records in its storage; see `name_log`.
-        logs_to_copy: Those of them that it can copy anew from other brokers, when it is no replica for a moment.
-        unreadable_logs: Those of them that it cannot load, so that it neither votes nor acknowledges there.
+        logs_to_copy: The damaged logs that it can copy anew from other brokers, when it is no replica for a moment.
+        unreadable_logs: The damaged logs that it cannot load, so that it neither votes nor acknowledges there.
         forwarding_key: The key with which brokers sign client requests that they forward to it; new at each start, and
             empty if all brokers have the same secret file.
     """
@@ -61,15 +61,6 @@ class BrokerRegistration:
     logs_to_copy: tuple[str, ...] = ()
     unreadable_logs: tuple[str, ...] = ()
     forwarding_key: str = attrs.field(default="", repr=False)
-
-
-def group_by_log(logs: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
-    """Return the brokers that name a log, by log, given the logs that each broker names."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for broker, names in logs.items():
-        for name in names:
-            found[name].add(broker)
-    return {name: frozenset(brokers) for name, brokers in found.items()}
 
 
 class Brokers:
@@ -99,6 +90,14 @@ class Brokers:
     def living(self) -> list[BrokerRegistration]:
         """Return the living brokers by number."""
         return [each for each in self.all() if each.address in self._alive]
+
+    def living_by_log(self, logs_of: Callable[[BrokerRegistration], Collection[str]]) -> dict[str, frozenset[str]]:
+        """Return the addresses of the living brokers by the logs that their registrations name."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for broker in self.living():
+            for log in logs_of(broker):
+                found[log].add(broker.address)
+        return {log: frozenset(brokers) for log, brokers in found.items()}
 
     def advertised(self) -> list[BrokerRegistration]:
         """Return the brokers that clients see, by number.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
-from dafka.broker.core.metadata.brokers import Brokers, group_by_log
+from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import ChangeReplicas
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason
@@ -90,7 +90,7 @@ class _Members:
     candidates: tuple[Candidate, ...]  # the living brokers that can get replicas
     racks: Mapping[str, str]
     damaged: Mapping[str, frozenset[str]]  # by log, the living brokers that have damaged records of it
-    copying: Mapping[str, frozenset[str]]  # those of them that can copy it anew
+    copying: Mapping[str, frozenset[str]]  # by log, the living brokers that can copy it anew, as theirs is damaged
 
     def stays(self, store_id: str) -> bool:
         """Return whether a replica needs no successor."""
@@ -234,8 +234,8 @@ class Planner:
             draining,
             tuple(each for each in candidates if each.free_bytes >= self._settings.full_bytes),
             {each.address: each.rack for each in self._brokers.all() if each.rack},
-            group_by_log({each.address: each.damaged_logs for each in self._brokers.living()}),
-            group_by_log({each.address: each.logs_to_copy for each in self._brokers.living()}),
+            self._brokers.living_by_log(lambda each: each.damaged_logs),
+            self._brokers.living_by_log(lambda each: each.logs_to_copy),
         )
 
     def _describe(self, store_id: str, *, is_alive: bool = True) -> Candidate:
