@@ -7,7 +7,8 @@ records in partitions of its own, so that for other nodes they look like the rec
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import trio
 
@@ -125,7 +126,9 @@ class BrokerNode:
             machine, self.store.act, self.storage, log_table, self.watchers, config.node.message_bytes_max
         )
         mesh = BrokerMesh(machine, sockets, self.store.act)
-        self.messenger = BrokerMessenger(self.address, mesh.send_bytes, read_secret(config.broker.secret_file))
+        self.secret = read_secret(config.broker.secret_file)
+        """The secret of the cluster, with which brokers authenticate to each other; empty if there is none."""
+        self.messenger = BrokerMessenger(self.address, mesh.send_bytes, self.secret)
         self.identity = StoreIdentity(tables, machine, self.storage, mesh, self.store.act, config.broker)
         self.metadata = MetadataLog(
             tables, self.storage, self.identity, self.reader, self.watchers, self.messenger, self._apply_state
@@ -193,6 +196,17 @@ class BrokerNode:
             self._observe_metadata,
         )
         self._log_count = config.kafka.log_count
+        self._executors: dict[type[Effect], Callable[[Any], None]] = {
+            HeartbeatsReceived: self._record_heartbeats,
+            IndexesAcknowledged: lambda effect: replicator.record_acknowledgements(effect.ends),
+            IndexesAnnounced: lambda effect: replicator.repeat_acknowledgements(effect.partitions),
+            HighWatermarksAnnounced: lambda effect: replicator.record_high_watermarks(effect.offsets),
+            RoundsReceived: lambda effect: self.leases.process_rounds(self.identity.admit(effect), effect.answers),
+            StoreChecked: self.identity.process_check,
+            MessagesReceived: self._receive_messages,
+            TopicMissing: lambda effect: self._request_topic(effect.topic),
+            RecordsDamaged: lambda effect: self.damaged.record(effect.partition, effect.error),
+        }
         self.has_started = trio.Event()
         """Set when this broker takes part in its cluster, with all logs that it has stored."""
 
@@ -261,7 +275,7 @@ class BrokerNode:
         stored = [Partition(topic, each) for topic, ends in self.storage.stored.durable.items() for each in ends]
         missing = {each.topic for each in stored if self._needs_topic(each)}
         for name in sorted(missing):
-            self.changes.request_later(CreateTopic(Topic(name, new_address(), self._log_count)))
+            self._request_topic(name)
 
     def _needs_topic(self, partition: Partition) -> bool:
         stored = self.storage.stored
@@ -270,30 +284,18 @@ class BrokerNode:
 
     def _execute(self, effect: Effect) -> None:
         """Execute an effect of the machine of the store."""
-        if isinstance(effect, HeartbeatsReceived):
-            self.replicator.record_heartbeats(effect.brokers)
-            self.joining.record_heartbeats(effect.brokers)
-        elif isinstance(effect, RoundsReceived):
-            self.leases.process_rounds(self.identity.admit(effect), effect.answers)
-        elif isinstance(effect, StoreChecked):
-            self.identity.process_check(effect)
-        elif isinstance(effect, MessagesReceived):
-            for sender, content in effect.messages:
-                self.messenger.receive(sender, content)
-        elif isinstance(effect, TopicMissing):
-            self.changes.request_later(CreateTopic(Topic(effect.topic, new_address(), self._log_count)))
-        elif isinstance(effect, RecordsDamaged):
-            self.damaged.record(effect.partition, effect.error)
-        else:
-            self._execute_of_logs(effect)
+        self._executors[type(effect)](effect)
 
-    def _execute_of_logs(self, effect: Effect) -> None:
-        if isinstance(effect, IndexesAcknowledged):
-            self.replicator.record_acknowledgements(effect.ends)
-        elif isinstance(effect, IndexesAnnounced):
-            self.replicator.repeat_acknowledgements(effect.partitions)
-        elif isinstance(effect, HighWatermarksAnnounced):
-            self.replicator.record_high_watermarks(effect.offsets)
+    def _record_heartbeats(self, effect: HeartbeatsReceived) -> None:
+        self.replicator.record_heartbeats(effect.brokers)
+        self.joining.record_heartbeats(effect.brokers)
+
+    def _receive_messages(self, effect: MessagesReceived) -> None:
+        for sender, content in effect.messages:
+            self.messenger.receive(sender, content)
+
+    def _request_topic(self, name: str) -> None:
+        self.changes.request_later(CreateTopic(Topic(name, new_address(), self._log_count)))
 
     def may_expire(self, log: Log) -> bool:
         """Return whether this broker may decide which records of a log are too old.
@@ -378,15 +380,15 @@ class BrokerNode:
             raise ConfigError(problem)
         placed = tuple(tuple(each) for each in placement)
         topic = Topic(name, new_address(), count, dict(settings or {}), replica_count, placed)
-        is_free = False
-        while not is_free:
+        while True:
             await self._wait_name(name)
             try:
                 await self.change(CreateTopic(topic, is_assigned=bool(placed)), ordered_by)
-                is_free = True
-            except RefusedChangeError as refused:  # another broker has just deleted it
+            except RefusedChangeError as refused:
                 if refused.error_code != ErrorCode.NOT_CONTROLLER:
                     raise
+            else:
+                return
 
     async def change_topic(
         self,

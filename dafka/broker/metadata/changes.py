@@ -26,6 +26,8 @@ REPEAT_S = 0.5
 REPEAT_MAX_S = 4.0
 """The longest time between two repetitions at the same controller, in seconds. It can have thousands of requests."""
 
+_NOBODY = ("", -1)
+
 LOOK_S = 0.02
 """Seconds after which a request looks again for a controller."""
 
@@ -102,17 +104,17 @@ class ClusterChanges:
         order = Order(command, request_id, ordered_by)
         pending = self._metadata.expect(request_id)
         begun, was_sent = trio.current_time(), False
-        sent_to, wait_s, due = ("", -1), REPEAT_S, begun
+        sent_to, wait_s, due = _NOBODY, REPEAT_S, begun
         try:
             while (waited := (now := trio.current_time()) - begun) < (CHANGE_S if was_sent else CONTROLLER_S):
                 controller = self._find_controller()
                 if controller != sent_to:
                     wait_s, due = REPEAT_S, now
                 if now >= due:
-                    is_sent = self._send(order)
-                    was_sent |= is_sent
-                    sent_to, due = (controller, now + wait_s) if is_sent else (("", -1), now)
-                    wait_s = min(2 * wait_s, REPEAT_MAX_S)
+                    sent_to = _NOBODY
+                    if self._send(order):
+                        was_sent, sent_to, due = True, controller, now + wait_s
+                        wait_s = min(2 * wait_s, REPEAT_MAX_S)
                 with trio.move_on_after(LOOK_S if due <= now else min(due - now, REPEAT_S)):
                     await pending.arrived.wait()
                 if pending.outcome is not None:
@@ -124,7 +126,7 @@ class ClusterChanges:
     def _find_controller(self) -> tuple[str, int]:
         """Return the address of the controller, as far as this broker knows, and its leader epoch."""
         log = self._metadata.log
-        return ("", -1) if log is None else (self._tables.brokers.leader_of(log.leadership), log.leadership.epoch)
+        return _NOBODY if log is None else (self._tables.brokers.leader_of(log.leadership), log.leadership.epoch)
 
     def _send(self, order: Order) -> bool:
         """Send an order to the controller. Return whether there is one."""

@@ -160,11 +160,11 @@ class Replicator(CommitStage):
             for log in self._log_table.logs(name):
                 start = self.logs.known_start(name_log(topic.topic_id, log.number))
                 if start is None:
-                    found = attrs.evolve(log.leadership, epoch=topic.first_epoch)
+                    replicas = log.leadership.replicas
+                    epoch, leader = topic.first_epoch, replicas[0]
                 else:
-                    found = attrs.evolve(log.leadership, epoch=start.leader_epoch.epoch, replicas=start.replicas)
-                leader = found.replicas[0] if start is None else start.leader_epoch.leader
-                log.leadership = attrs.evolve(found, presumed_leader=leader)
+                    replicas, (epoch, leader) = start.replicas, start.leader_epoch
+                log.leadership = attrs.evolve(log.leadership, epoch=epoch, replicas=replicas, presumed_leader=leader)
 
     # Topics
 

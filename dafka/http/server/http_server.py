@@ -9,7 +9,6 @@ import trio
 
 from dafka.broker.broker import Broker
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
-from dafka.broker.interbroker.cluster_secret import read_secret
 from dafka.http.forwarding.broker_client import BrokerClient, OtherBrokers
 from dafka.http.forwarding.credentials import create_key
 from dafka.http.forwarding.remote_logs import RemoteLogs
@@ -66,8 +65,7 @@ class HttpServer:
         self.counters = HttpCounters()
         is_open = security.users is None and not security.settings.tls_client_ca
         self.origins = Origins(http.origins, is_open=is_open, is_encrypted=security.tls is not None)
-        config, address = broker.config, broker.node.address
-        secret = read_secret(config.broker.secret_file)
+        config, address, secret = broker.config, broker.node.address, broker.node.secret
         self.forwarding_key = create_key() if not secret and security.users is None else ""
         """Other brokers sign forwarded requests with it; empty if there is a secret file or clients authenticate."""
         self.signing_secret = secret or self.forwarding_key
