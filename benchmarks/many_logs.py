@@ -30,6 +30,7 @@ import trio
 from dafka.kafka.protocol.constants import ApiKey
 from tests.broker.cluster.brokers import BrokerNode, ProcessCluster, open_cluster
 from tests.kafka.apis.door import Client
+from tests.waiting import wait_until
 
 DEADLINE_S = 300.0
 POLL_S = 0.1
@@ -176,22 +177,28 @@ async def measure(folder: Path, brokers: int, logs: int, topics: int) -> None:
         print(f"  the same leaders everywhere after {led_s:.2f} s; processor time {costs}", flush=True)
         await report.rest("with topics")
         for is_clean in (True, False):
-            way = "SIGTERM" if is_clean else "kill -9"
             for stopped in [everybody[:1], everybody] if brokers > 1 else [everybody]:
-                async with trio.open_nursery() as nursery:
-                    for each in stopped:
-                        nursery.start_soon(stop, each, is_clean)
-                if len(stopped) < brokers:
-                    others = frozenset(numbers - {stopped[0].number})
-                    report.show(f"others, after {way} of one", await watch_all(everybody[1:], logs, others))
-                    await trio.sleep(2.0)
-                for each in stopped:
-                    each.node.start()
-                while not all(each.node.is_running for each in stopped):  # noqa: ASYNC110
-                    await trio.sleep(0.001)
-                what = f"start after {way} of {'all' if len(stopped) == brokers else 'one'}"
-                report.show(what, await watch_all(stopped, logs, numbers))
-                await report.rest(what)
+                await restart(report, stopped, logs, is_clean=is_clean)
+
+
+async def restart(report: Report, stopped: Sequence[BrokerNode], logs: int, *, is_clean: bool) -> None:
+    """Measure what happens when some brokers end, and when they start again."""
+    way = "SIGTERM" if is_clean else "kill -9"
+    everybody = [*report.cluster.brokers.values()]
+    others = [each for each in everybody if each not in stopped]
+    async with trio.open_nursery() as nursery:
+        for each in stopped:
+            nursery.start_soon(stop, each, is_clean)
+    if others:
+        leaders = frozenset(each.number for each in others)
+        report.show(f"others, after {way} of one", await watch_all(others, logs, leaders))
+        await trio.sleep(2.0)
+    for each in stopped:
+        each.node.start()
+    await wait_until(lambda: all(each.node.is_running for each in stopped))
+    what = f"start after {way} of {'one' if others else 'all'}"
+    report.show(what, await watch_all(stopped, logs, frozenset(each.number for each in everybody)))
+    await report.rest(what)
 
 
 async def stop(broker: BrokerNode, is_clean: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Any
 
@@ -43,7 +44,7 @@ Records = list[tuple[int, bytes]]
 """What a log contains: the offset and the value of each record."""
 
 
-class Client:
+class Client(ABC):
     """Work with a client of Kafka in a thread, until it is stopped.
 
     Attributes:
@@ -56,8 +57,9 @@ class Client:
         self.is_stopped = threading.Event()
         self.servers = {"bootstrap.servers": servers}
 
+    @abstractmethod
     def run(self) -> None:
-        raise NotImplementedError
+        """Work until it is stopped."""
 
 
 class Traffic(Client):
