@@ -52,7 +52,7 @@ NOTES = {
     "unclean elections, which would lose records",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
     ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
-    "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose numbers are not those of Kafka's own levels",
+    "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own",
     ApiKey.UPDATE_FEATURES: "`metadata.version` is raised, and never lowered",
     ApiKey.UNREGISTER_BROKER: "a broker that is lost for good; refused while it is alive, or a log has no quorum "
     "without it",

@@ -7,6 +7,7 @@ from pathlib import Path
 from dafka.errors import ConfigError
 
 SECRET_LENGTH_MIN = 32
+"""The number of characters of the shortest secret."""
 
 
 def read_secret(path: str) -> str:

@@ -42,7 +42,7 @@ class Refusal(StrEnum):
 
 @attrs.define(eq=False)
 class _Session:
-    """A connection. The keys are those of the frames that this end sends, and receives."""
+    """A connection. One key is for the frames that this end sends, the other for what it receives."""
 
     session_id: bytes
     send_key: bytes

@@ -74,7 +74,7 @@ class Frame:
 
     Attributes:
         session: The connection that it belongs to.
-        number: Its number among those of its sender in this connection, from 1.
+        number: How many frames its sender has sent on this connection, with this one.
         mac: The code that shows that nobody has changed it.
         payload: The message.
     """

@@ -27,7 +27,7 @@ WAIT_TICKS = 40
 """How many ticks messages wait for a connection."""
 
 LINKS_MAX = 1000
-"""How many connections there are, with those that others have begun."""
+"""The maximum number of connections, including the ones that others have begun."""
 
 
 @attrs.frozen

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import attrs
 
 FEATURE = "metadata.version"
-"""The name of the level for clients of Kafka. The numbers are not those of Kafka's own levels."""
-
+"""The name of the level for clients of Kafka. Kafka's own levels of this name have other numbers."""
 
 LEVEL_MAX = 2**15 - 1
 """The largest number of a level, because Kafka's protocol has 16 bits for it."""
