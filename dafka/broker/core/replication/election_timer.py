@@ -97,6 +97,11 @@ class Debounce:
             self._since = now
         return now - self._since >= duration_s
 
+    def due_at(self, duration_s: float) -> float:
+        """Return when the condition, which is true, will have been so for a number of seconds."""
+        assert self._since is not None
+        return self._since + duration_s
+
     def end(self) -> None:
         """Start to measure again."""
         self._since = None

@@ -39,9 +39,11 @@ class ElectionTriggers:
         self._ready, self._cut_off, self._learners_in_sync = Debounce(), Debounce(), Debounce()
 
     @property
-    def are_running(self) -> bool:
-        """Whether this replica requests votes or resigns after some time if nothing changes."""
-        return self._ready.is_running or self._cut_off.is_running
+    def settled_until(self) -> float:
+        """When time alone makes this replica request votes or resign: infinity if never, minus infinity if soon."""
+        if self._cut_off.is_running:
+            return float("-inf")
+        return self._ready.due_at(self._transfer_after_s()) if self._ready.is_running else float("inf")
 
     def reset(self) -> None:
         """Measure all times again, because the clock was set back."""
@@ -98,16 +100,17 @@ class ElectionTriggers:
 
     def _is_due_to_transfer(self, leader: str, now: float) -> bool:
         """Return whether this replica is preferred to the leader, and has been ready to take over for long enough."""
-        peers, ineligible = self._peers, self._peers.preference.ineligible_leaders
+        peers = self._peers
         is_ready = peers.rank_writable()[0] == self._broker != leader and self._local_epochs.is_complete(
             peers.latest.leader_epoch
         )
-        is_urgent = leader in ineligible and self._broker not in ineligible
-        wait_s = self._settings.election_timeout_s if is_urgent or not is_ready else self._transfer_after_s()
-        return self._ready.has_lasted(is_ready, now, wait_s)
+        return self._ready.has_lasted(is_ready, now, self._transfer_after_s() if is_ready else 0.0)
 
     def _transfer_after_s(self) -> float:
         """Return for how long this replica must be ready to take over, in seconds: not all logs move at once."""
+        ineligible = self._peers.preference.ineligible_leaders
+        if self._peers.leader in ineligible and self._broker not in ineligible:
+            return self._settings.election_timeout_s
         return self._settings.preferred_leader_after_s * (1 + weigh_node(self._log, self._broker)[0] / 256)
 
     def wait_s(self) -> float:

@@ -79,9 +79,9 @@ class Elections:
         return led_epoch is not None and self._local_epochs.is_complete(led_epoch)
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether time alone makes this replica request votes or resign."""
-        return self._timer.is_running or self._triggers.are_running
+    def settled_until(self) -> float:
+        """When time alone makes this replica request votes or resign: infinity if never, minus infinity if soon."""
+        return float("-inf") if self._timer.is_running else self._triggers.settled_until
 
     def renumber(self, number: int) -> None:
         """Set the number of this broker, which has changed."""

@@ -184,17 +184,19 @@ class Replica:
         return self._peers.is_quorum_active
 
     @property
-    def is_settled(self) -> bool:
-        """Whether time alone changes nothing: `elections.advance` need not be called before the next event."""
+    def settled_until(self) -> float:
+        """Until when time alone changes nothing: `elections.advance` need not be called before the next event.
+
+        It is infinity if nothing will change, and minus infinity if `advance` must be called at each tick.
+        """
         state, latest = self.elections.state, self.latest
-        if self.elections.is_waiting:
-            return False
         if not isinstance(state, Leader):
-            return True
+            return self.elections.settled_until
         end = self.local_epochs.end_of(state.led_epoch)
-        return not latest.learners and all(
+        is_replicated = not latest.learners and all(
             self._peers.acknowledged_end(each, state) >= end for each in latest.replicas if each != self._broker
         )
+        return self.elections.settled_until if is_replicated else float("-inf")
 
     def may_lead(self, broker: str) -> bool:
         """Return whether a replica is alive, can write, and is neither drained nor full."""

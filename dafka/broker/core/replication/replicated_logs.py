@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import starmap
+from math import inf
 from typing import NamedTuple
 
 import attrs
@@ -99,8 +100,9 @@ class ReplicatedLogs:
         self._waiting: dict[Partition, set[ReplicatedLog]] = {}
         self._incomplete: dict[ReplicatedLog, None] = {}
         self._active: dict[ReplicatedLog, None] = {}
+        self._settled_until: dict[ReplicatedLog, float] = {}
         self._changed: dict[ReplicatedLog, None] = {}
-        self._advanced_at = float("-inf")
+        self._advanced_at = -inf
 
     def __iter__(self) -> Iterator[ReplicatedLog]:
         return iter(self._logs.values())
@@ -201,6 +203,7 @@ class ReplicatedLogs:
         if log is not None:
             self._active.pop(log, None)
             self._changed.pop(log, None)
+            self._settled_until.pop(log, None)
             self._incomplete.pop(log, None)
             self._forget_waiting(log)
 
@@ -296,13 +299,21 @@ class ReplicatedLogs:
 
     def advance(self, now: float) -> list[LogAction]:
         """Advance the time of the logs that wait for something."""
+        for log in [log for log, until in self._settled_until.items() if until <= now]:
+            self._wake_up(log)
+            self._active[log] = None
         active, self._active = self._active, {}
         self._advanced_at = now
         actions: list[LogAction] = []
         for log in active:
             found = log.replica.elections.advance(now)
-            if found or not log.replica.is_settled:
+            until = log.replica.settled_until
+            if found or until <= now:
                 actions += self._actions(log, found)
+            if now < until < inf:
+                self._settled_until[log] = until
+            else:
+                self._settled_until.pop(log, None)
         return actions
 
     def _wake_up(self, log: ReplicatedLog) -> Replica:

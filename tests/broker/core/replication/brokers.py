@@ -100,7 +100,7 @@ class KeptLog:
             self.wake_up()
         if has_changed:
             self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock, broker.brokers.unwritable))
-        elif self.is_restless or not replica.is_settled:
+        elif self.is_restless or replica.settled_until <= broker.clock:
             self.wake_up()
             self.is_restless = False
             self.act(replica.elections.advance(broker.clock))

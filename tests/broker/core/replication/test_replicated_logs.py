@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import product
+from math import inf
 
 from dafka.broker.core.log.entries import encode_entries
 from dafka.broker.core.log.log import LEADER
@@ -191,6 +192,27 @@ def test_settled_logs_rest_until_something_happens() -> None:
     assert controls(logs.change_replicas(log, ("a", "b"), 1)) != []
     logs.remove(log.name)
     assert (len(logs), list(logs), logs.active, logs.take_changed()) == (0, [], [], [])
+
+
+def test_a_preferred_leader_rests_until_it_takes_the_leadership_back() -> None:
+    """It stores all that the leader has. How long it waits depends on the log, between once and twice the setting."""
+    kept = Kept()
+    kept.store_index()
+    kept.store_records()
+    kept.logs.set_preferences(kept.log, ("c", "a", "b"), frozenset())
+    kept.logs.set_alive(REPLICAS, 0.0)
+    kept.logs.advance(0.5)
+    until, least = kept.log.replica.settled_until, ReplicaSettings().preferred_leader_after_s
+    assert least <= until <= 2 * least
+    for now in (1.0, until / 2, until - 0.01):
+        assert kept.logs.active == []
+        assert kept.logs.advance(now) == []
+    (request,) = controls(kept.logs.advance(until))
+    assert isinstance(request, VoteRequest)
+    assert request.is_transfer
+    kept.logs.set_preferences(kept.log, ("a", "b", "c"), frozenset())
+    assert kept.logs.advance(until + 60.0) == []
+    assert kept.log.replica.settled_until == inf
 
 
 def test_a_log_that_is_dropped_is_empty_and_waits_for_nothing() -> None:
