@@ -118,7 +118,7 @@ async def _read_log(logs: StoredLogs, unnamed: UnnamedTopic, number: int) -> Asy
         raise StorageFormatError(f"log {number} of {topic.name} cannot be read: its first leader epoch is not stored")
     is_led = last.leader == storage.identity
     table.begin_epoch(state, last.epoch)
-    await restore_log(storage, log, state, last, is_led=is_led)
+    await restore_log(storage, log, state, last, is_whole=is_led)
     if is_led:
         ends = {each: info.end_sequence for each, info in logs.partitions.items() if each.topic == topic.name}
         table.finish_epoch(state, ends, {})

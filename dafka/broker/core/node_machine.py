@@ -371,6 +371,10 @@ class BrokerMachine(StoreMachine):
             return []
         return super()._report_unrecoverable(partition, first_sequence, end_sequence)
 
+    def _report_halted(self, partition: Partition, first_sequence: int, end_sequence: int) -> list[Action]:
+        """Return nothing: the start of the log tells which earlier records may be dropped; see `LogTrimmer`."""
+        return []
+
     def _must_keep(self, partition: Partition) -> bool:
         return partition.topic not in _REWRITTEN and super()._must_keep(partition)
 

@@ -25,6 +25,9 @@ from dafka.records import Partition
 
 _LOGGER = logging.getLogger("dafka.broker")
 
+HALTED_S = 1.0
+"""Seconds between two looks for partitions of which this broker can store no more."""
+
 
 @attrs.frozen
 class _Due:
@@ -62,11 +65,26 @@ class RecordDeletion:
         self._put, self._due = trio.open_memory_channel[_Due](math.inf)
 
     async def run(self) -> None:
-        """Delete the partitions of deleted topics when they are due, until cancelled."""
-        async for due in self._due:
-            await trio.sleep_until(due.at)
-            await self.delete_partitions(due.partitions).wait()
-            await self._trim_deleted(due.topic)
+        """Delete what is due, until cancelled: partitions of deleted topics, and records before gaps."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._trim_halted)
+            async for due in self._due:
+                await trio.sleep_until(due.at)
+                await self.delete_partitions(due.partitions).wait()
+                await self._trim_deleted(due.topic)
+
+    async def _trim_halted(self) -> None:
+        """Drop the records before gaps, if their logs start after them.
+
+        This broker was away while others deleted the records in the gaps, so that no node can send them.
+        """
+        while True:
+            await trio.sleep(HALTED_S)
+            for topic in {each.topic for each in self._machine.halted}:
+                try:
+                    await self._storage.trim(await self._trimmer.find_surplus(topic))
+                except StorageError as error:
+                    _LOGGER.warning("records of %s that no log needs any more stay for now: %s", topic, error)
 
     def delete_partitions(self, partitions: Collection[Partition]) -> trio.Event:
         """Delete partitions that brokers have written. The returned event is set when they are deleted.

@@ -37,12 +37,13 @@ async def restore_log(
     state: Log,
     epoch: LeaderAndEpoch,
     *,
-    is_led: bool,
+    is_whole: bool,
 ) -> None:
     """Restore the index of a log, for which `begin_epoch` was called, from the indexes of its leader epochs.
 
-    If this broker does not lead the latest epoch, only index records whose records are all stored are restored. Raise
-    `StorageError` if the storage fails, or if a newer version of dafka wrote an index.
+    Index records of the latest epoch are restored up to the first one whose records are not all stored; all of them if
+    `is_whole`, as a leader must. Raise `StorageError` if the storage fails, or if a newer version of dafka wrote an
+    index.
     """
     starts = log.replica.epoch_tree.starts
     chain = (log.replica.epoch_tree.chain(starts[epoch].parent) or [])[::-1]
@@ -59,7 +60,7 @@ async def restore_log(
     info = await storage.find_partition(partition)
     state.index_first = state.index_trimmed = RecordSequence(0 if info is None else info.earliest_sequence)
     state.index_end = sequence
-    if is_led:
+    if is_whole:
         sequences = (sequence, SEQUENCE_MAX)
         await _restore_epoch(storage, log, state, epoch, leader_address=LEADER, sequences=sequences)
         state.index_end = RecordSequence(0 if info is None else info.end_sequence)

@@ -20,7 +20,8 @@ class LogTrimmer:
     """Finds the records of a broker that no log needs any more.
 
     Only the start of a log says so, which its leader has moved. A follower has no index of its logs in memory. It reads
-    the index of a log again when the start has moved.
+    the index of a log again when the start has moved, also where it lacks the records that the index names: no node may
+    have them any more.
     """
 
     _storage: Storage
@@ -50,10 +51,10 @@ class LogTrimmer:
         known = self._followed.get(log.name)
         if known is not None and known[0] == start:
             return known[1]
-        if not start or not log.replica.local_epochs.is_complete(epoch):
+        if not start or log.find_missing_indexes() != []:
             return None
         state = Log(log.topic, log.number, log.leader_partition(epoch), log.index_partition(epoch))
-        await restore_log(self._storage, log, state, epoch, is_led=False)
+        await restore_log(self._storage, log, state, epoch, is_whole=True)
         self._followed = {name: each for name, each in self._followed.items() if self._logs.find(name) is not None}
         self._followed[log.name] = start, state.needed_from()
         return self._followed[log.name][1]

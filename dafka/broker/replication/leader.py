@@ -233,7 +233,7 @@ class LedLogs:
             try:
                 self._followed.pop(log.name, None)
                 self._log_table.begin_epoch(state, start.leader_epoch.epoch)
-                await restore_log(self._storage.storage, log, state, start.leader_epoch, is_led=True)
+                await restore_log(self._storage.storage, log, state, start.leader_epoch, is_whole=True)
                 state.next_start = max(state.next_start, start.log_start)
             except StorageError as error:
                 _LOGGER.warning("cannot lead the log %s of %s: %s", log.number, log.topic, error)
@@ -317,7 +317,7 @@ class LedLogs:
             else:
                 self._followed.pop(log.name, None)
                 self._log_table.begin_epoch(state, epoch.epoch)
-                await restore_log(*arguments, is_led=False)
+                await restore_log(*arguments, is_whole=False)
                 self._followed[log.name] = epoch
         except StorageError as error:
             _LOGGER.warning("cannot follow the log %s of %s yet: %s", log.number, log.topic, error)

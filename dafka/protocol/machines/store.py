@@ -82,7 +82,7 @@ class StoreMachine:
         )
         self.discarded: Counter[str] = Counter()
         self._config = config
-        self._halted: set[Partition] = set()
+        self.halted: set[Partition] = set()
         self._limits = PeerLimits(config.node)
         self._peers = StorePeers(address, config.node.peers_max, self.reassembler.gap_resolver)
         self._ended = EndedPartitions(config, self._peers.has_producer, idle_s or {})
@@ -227,6 +227,7 @@ class StoreMachine:
 
     def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
         """Record that the storage has run `ResetPosition`, and acknowledge the records before the new position."""
+        self.halted.discard(partition)
         self.stored.set_earliest(partition, next_sequence)
         self._set_durable(partition, next_sequence)
         return self._acknowledge(partition)
@@ -368,10 +369,14 @@ class StoreMachine:
                 actions += self._report_unrecoverable(partition, first_sequence, end_sequence)
                 actions.append(ResetPosition(partition, end_sequence))
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
-            elif partition not in self._halted:
-                self._halted.add(partition)
-                actions.append(Notify(PartitionHalted(partition, first_sequence, end_sequence)))
+            elif partition not in self.halted:
+                self.halted.add(partition)
+                actions += self._report_halted(partition, first_sequence, end_sequence)
         return actions
+
+    def _report_halted(self, partition: Partition, first_sequence: int, end_sequence: int) -> list[Action]:
+        """Return the actions that report that nothing more of a partition is stored."""
+        return [Notify(PartitionHalted(partition, first_sequence, end_sequence))]
 
     def _report_unrecoverable(self, partition: Partition, first_sequence: int, end_sequence: int) -> list[Action]:
         """Return the actions that report records that no node holds any more."""
@@ -393,7 +398,7 @@ class StoreMachine:
 
     def _forget_partition(self, partition: Partition) -> None:
         self._drop_unproven(partition)
-        self._halted.discard(partition)
+        self.halted.discard(partition)
         self.stored.remove(partition)
         self._heads.responder.partition_removed(partition.topic)
 

@@ -81,7 +81,7 @@ class Indexes:
         """Return the entries of the restored index, and the numbers of the last batches of a producer."""
         log = self.log
         state = Log("orders", 0, log.leader_partition(SECOND), log.index_partition(SECOND))
-        await restore_log(self.storage, log, state, SECOND, is_led=True)
+        await restore_log(self.storage, log, state, SECOND, is_whole=True)
         assert state.index_end == self.written[SECOND]
         assert state.epochs == [(0, 0), (1024, self.forked_at)]
         numbers = [each.base_sequence for one in state.producers.producers.values() for each in one.batches]

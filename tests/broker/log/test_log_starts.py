@@ -118,6 +118,35 @@ async def test_a_start_that_replicas_have_applied_survives_a_leader_that_never_h
         await wait_for(lambda: cluster.log("C").index.start_offset == 3 and cluster.earliest("C", partition) == [3])
 
 
+@pytest.mark.parametrize("has_new_leader", [False, True])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_replica_that_was_away_drops_what_it_has_and_goes_on_where_the_others_begin(
+    autojump_clock: MockClock, has_new_leader: bool, is_restarted: bool
+) -> None:
+    """It has the records before those that were deleted meanwhile, of an epoch that still goes on or has ended."""
+    async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
+        await cluster.append("A", b"0", b"1")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        partition = cluster.log("A").leader_partition
+        cluster.cut("C", "AB")
+        await cluster.append("A", b"2", b"3", b"4")
+        await cluster.brokers["A"].deletion.delete_before(cluster.log("A"), Offset(4))
+        await wait_for(lambda: cluster.earliest("A", partition) == cluster.earliest("B", partition) == [4])
+        if has_new_leader:
+            await cluster.stop("A")
+        if is_restarted:
+            await cluster.stop("C")
+        cluster.heal()
+        if is_restarted:
+            await cluster.start("C", store_retention_interval_ms=1000)
+        leader = await cluster.wait_leader("B" if has_new_leader else "A")
+        await wait_for(lambda: "C" in cluster.in_sync())
+        await cluster.append(leader, b"5")
+        await wait_for(lambda: cluster.replicated("C").replica.local_epochs.log_end().end_offset == 6)
+        for each in (partition, cluster.log(leader).leader_partition):
+            assert await cluster.stored("C", each) == await cluster.stored(leader, each)
+
+
 async def test_a_start_that_too_few_replicas_store_deletes_nothing(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
         await cluster.append("A", *[b"%d" % number for number in range(5)])

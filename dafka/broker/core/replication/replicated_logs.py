@@ -67,6 +67,17 @@ class ReplicatedLog:
             self.topic, str(EpochAddress(leader_epoch.leader, self.topic_id, self.number, leader_epoch.epoch))
         )
 
+    def find_missing_indexes(self) -> list[Partition] | None:
+        """Return the indexes of the epochs before the latest one that are not stored up to their ends.
+
+        Return None if the start of an epoch is not known yet.
+        """
+        chain = self.replica.epoch_tree.chain(self.replica.latest.parent)
+        if chain is None:
+            return None
+        known = self.local_log.known_ends()
+        return [self.index_partition(epoch) for epoch, end in chain if known.get(epoch, 0) < end]
+
 
 class ReplicatedLogs:
     """The replicated logs of one broker.
@@ -425,12 +436,8 @@ class ReplicatedLogs:
         if not self.keeps_log(log):
             return
         yield from starmap(FetchRecords, log.local_log.missing().items())
-        start = replica.latest
-        if not replica.local_epochs.is_complete(start.leader_epoch):
-            known = log.local_log.known_ends()
-            for leader_epoch, end_offset in replica.epoch_tree.chain(start.parent) or ():
-                if known.get(leader_epoch, 0) < end_offset:
-                    yield FetchRecords(log.index_partition(leader_epoch))
+        if not replica.local_epochs.is_complete(replica.latest.leader_epoch):
+            yield from map(FetchRecords, log.find_missing_indexes() or ())
 
     def _forget_waiting(self, log: ReplicatedLog) -> None:
         for waiting in self._waiting.values():
