@@ -26,7 +26,7 @@ from dafka.records import Partition
 _LOGGER = logging.getLogger("dafka.broker")
 
 HALTED_S = 1.0
-"""Seconds between two looks for partitions of which this broker can store no more."""
+"""Seconds between two looks for partitions that have a gap, after which this broker stores nothing."""
 
 
 @attrs.frozen

@@ -20,8 +20,8 @@ class LogTrimmer:
     """Finds the records of a broker that no log needs any more.
 
     Only the start of a log says so, which its leader has moved. A follower has no index of its logs in memory. It reads
-    the index of a log again when the start has moved, also where it lacks the records that the index names: no node may
-    have them any more.
+    the index of a log again when the start has moved, also where it misses the records that the index names: no node
+    may have them any more.
     """
 
     _storage: Storage
