@@ -64,9 +64,10 @@ class GroupOffset(Document):
     offset: Annotated[Count, doc("The offset at which the group resumes.")]
     metadata: Annotated[str, doc("What its member has added.")]
     end_offset: Annotated[
-        Count | None, doc("The offset after the last record of the log; null if there is no such log.")
+        Count | None,
+        doc("The offset after the last record of the log; null if there is no such log, or its leader does not answer."),
     ]
-    lag: Annotated[Count | None, doc("The number of offsets up to the end; null if there is no such log.")]
+    lag: Annotated[Count | None, doc("The number of offsets up to the end; null if that is not known.")]
     member_id: Annotated[str | None, doc("The member that reads the log.")]
 
 
@@ -177,11 +178,24 @@ async def _describe(request: Request, name: str) -> Group:
     described = await request.groups.describe(name, lambda group: _describe_here(request, group))
     found = described if isinstance(described, Group) else parse_document(described, Group)
     found.offsets = [each for each in found.offsets if request.principal.permissions.may_see(each.topic)]
-    found.lag = sum(each.lag for each in found.offsets if each.lag is not None)
+    if not request.is_forwarded:  # the forwarding broker asks the leaders of the logs
+        await _add_lags(request, found)
     return found
 
 
+async def _add_lags(request: Request, group: Group) -> None:
+    logs = {(each.topic, each.log): request.broker.node.find_log(each.topic, each.log) for each in group.offsets}
+    bounds = await request.logs.known_bounds([log for log in logs.values() if log is not None])
+    for each in group.offsets:
+        log = logs[each.topic, each.log]
+        if log is not None and log in bounds:
+            each.end_offset = bounds[log].high_watermark
+            each.lag = max(each.end_offset - each.offset, 0)
+    group.lag = sum(each.lag or 0 for each in group.offsets)
+
+
 async def _describe_here(request: Request, group: DescribedGroup) -> Group:
+    """Return the document about a group, without ends and lags."""
     broker, name = request.broker, group.group_id
     members = [_describe_member(each, group) for each in group.members]
     readers = {
@@ -190,24 +204,18 @@ async def _describe_here(request: Request, group: DescribedGroup) -> Group:
         for topic, logs in (each.assignment or {}).items()
         for log in logs
     }
-    found = sorted((await broker.groups.fetch_offsets(name)).items())
-    logs = {partition: broker.node.find_log(*partition) for partition, _ in found}
-    bounds = await request.logs.known_bounds([log for log in logs.values() if log is not None])
-    offsets = []
-    for partition, committed in found:
-        log = logs[partition]
-        end = None if log is None or log not in bounds else bounds[log].high_watermark
-        offsets.append(
-            GroupOffset(
-                topic=partition.topic,
-                log=partition.partition,
-                offset=committed.offset,
-                metadata=committed.metadata,
-                end_offset=end,
-                lag=None if end is None else max(end - committed.offset, 0),
-                member_id=readers.get(partition),
-            )
+    offsets = [
+        GroupOffset(
+            topic=partition.topic,
+            log=partition.partition,
+            offset=committed.offset,
+            metadata=committed.metadata,
+            end_offset=None,
+            lag=None,
+            member_id=readers.get(partition),
         )
+        for partition, committed in sorted((await broker.groups.fetch_offsets(name)).items())
+    ]
     return Group(name, group.state, group.protocol_type, group.protocol, group.generation_id, members, offsets, 0)
 
 

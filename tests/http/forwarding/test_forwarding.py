@@ -124,6 +124,21 @@ async def test_forwarded_requests_are_not_forwarded_again() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_the_lag_of_a_group_is_the_same_at_each_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_pair(log_count=2) as pair:
+        pair.lead(0, pair.first)
+        for log in range(2):
+            await post(pair.first, "a", "b", "c", log=log)
+        commit = {"topic": TOPIC, "offsets": {"0": 1, "1": 2}}
+        await pair.first.request("PUT", "/groups/billing/offsets", document=commit)
+        coordinator = pair.second.broker.node.brokers.find(pair.first.broker.node.address)
+        monkeypatch.setattr(pair.second.broker.broker, "coordinator_of", lambda _group: coordinator)
+        for web in (pair.first, pair.second):
+            group = (await web.get("/groups/billing")).document
+            assert [(each["end_offset"], each["lag"]) for each in group["offsets"]] == [(3, 2), (3, 1)]
+            assert group["lag"] == 3
+
+
 async def test_topics_are_not_created_for_forwarded_records() -> None:
     async with open_pair() as pair, trio.open_nursery() as nursery:
         client, first = client_of(pair)
