@@ -10,6 +10,7 @@ from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, ClusterStat
 from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.partition_policy import PartitionPolicy
+from dafka.broker.core.positions import UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog, ReplicatedLogs
 from dafka.broker.core.replication.settings import ReplicaSettings
 from dafka.config import Config
@@ -29,6 +30,18 @@ class BrokerTables:
     def find_metadata(self) -> ReplicatedLog | None:
         """Return the replicated log of metadata; None if this broker does not take part in it yet."""
         return self.logs.find(name_log(self.state.cluster_id, 0))
+
+    def find_known_end(self, topic: str, number: int) -> Offset | None:
+        """Return the end of a log as far as this broker knows it, for display; None if it does not know it.
+
+        A leader returns the high watermark. A follower does not know that, and returns the end of its own replica.
+        """
+        log = self.log_table.find_log(topic, number)
+        if log is None or log.leadership.is_led:
+            return None if log is None else log.high_watermark
+        replicated = self.logs.find(name_log(self.log_table.topics[topic].topic_id, number))
+        end = UNKNOWN_OFFSET if replicated is None else replicated.replica.acknowledged_log_end.end_offset
+        return None if end == UNKNOWN_OFFSET else end
 
 
 def make_tables(

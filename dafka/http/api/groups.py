@@ -65,7 +65,9 @@ class GroupOffset(Document):
     metadata: Annotated[str, doc("What its member has added.")]
     end_offset: Annotated[
         Count | None,
-        doc("The offset after the last record of the log; null if there is no such log, or its leader does not answer."),
+        doc(
+            "The offset after the last record of the log; null if there is no such log, or its leader does not answer."
+        ),
     ]
     lag: Annotated[Count | None, doc("The number of offsets up to the end; null if that is not known.")]
     member_id: Annotated[str | None, doc("The member that reads the log.")]

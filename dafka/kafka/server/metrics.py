@@ -46,7 +46,9 @@ GAUGES = {
     "dafka_kafka_receiving_bytes": MetricHelp("Size of the large requests that are being received."),
     "dafka_kafka_groups": MetricHelp("Groups of consumers, by their state under Kafka's name.", ("state",)),
     "dafka_kafka_group_lag_records": MetricHelp(
-        "Records of a topic behind the offsets that a group has committed.", ("group", "topic")
+        "Records of a topic behind the offsets that a group has committed, in the logs that its coordinator "
+        "replicates. Other brokers do not count them.",
+        ("group", "topic"),
     ),
     "dafka_kafka_open_transactions": MetricHelp("Transactions that are neither committed nor aborted."),
 }
@@ -110,9 +112,9 @@ class KafkaMetrics:
             if not topics.topics_max:
                 continue
             for partition, offset in coordinator.fetch_offsets(group.group_id, None).items():
-                log = broker.node.find_log(partition.topic, partition.partition)
-                if log is not None and offset.offset >= 0:
-                    log_lag = max(log.high_watermark - offset.offset, 0)
+                end = broker.node.tables.find_known_end(*partition)
+                if end is not None and offset.offset >= 0:
+                    log_lag = max(end - offset.offset, 0)
                     lag[groups.label(group.group_id), topics.label(partition.topic)] += log_lag
         phases = [each.phase for each in broker.transactions.known()]
         is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}

@@ -36,6 +36,7 @@ async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_ba
         await cluster.start("A")
         await wait_for(lambda: cluster.in_sync() == "ABC")
         assert await cluster.read(leader) == [b"a", b"b", b"c"]
+        await wait_for(lambda: {node.tables.find_known_end("orders", 0) for node in cluster.brokers.values()} == {3})
         assert [cluster.log(each).leadership.leader for each in "ABC"] == [leader * 32] * 3
         assert [cluster.log(each).leadership.epoch for each in "ABC"] == [epoch] * 3
         with pytest.raises(NotLeaderError) as caught:
