@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,4 +27,13 @@ def format_errors(what: str) -> Iterator[None]:
             f"{what} has the field {error}, which this version of dafka does not know: update dafka"
         ) from None
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-        raise StorageFormatError(f"{what} is malformed: {error!r}") from None
+        raise StorageFormatError(f"{what} is malformed: {_explain(error)}") from None
+
+
+def _explain(error: Exception) -> str:
+    """Return what is wrong in a text, for readers who do not know Python."""
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return "expected JSON"
+    if isinstance(error, KeyError):
+        return f"the field {error} is missing"
+    return "a value is not as expected"

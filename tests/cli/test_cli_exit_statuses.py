@@ -148,6 +148,7 @@ cluster status --http ftp://x                            | --http: expected a UR
 cluster log --http ftp://x                               | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster snapshot {folder}/new --http ftp://x             | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster restore {folder}/none --yes                      | cannot read {folder}/none: No such file or directory
+cluster restore {folder}/empty --yes                     | {folder}/empty: it is no snapshot of a cluster, or it is
 cluster verify --http ftp://x                            | --http: expected a URL such as http://127.0.0.1:8080, not
 cluster drain 1024                                       | Invalid value for 'NUMBER': 1024 is not in the range
 cluster forget 1 --http ftp://x --yes                    | --http: expected a URL such as http://127.0.0.1:8080, not

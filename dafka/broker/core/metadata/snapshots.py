@@ -93,8 +93,10 @@ def write_snapshot_file(snapshot: Snapshot) -> str:
 def read_snapshot_file(text: str) -> Snapshot:
     """Return the snapshot in a file. Raise `StorageFormatError` if the file is malformed, damaged or cut short."""
     lines, _, last = text.removesuffix("\n").rpartition("\n")
-    with format_errors("the file with a snapshot"):
+    try:
         checksum = json.loads(last)["checksum"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise StorageFormatError("it is no snapshot of a cluster, or it is cut short") from None
     snapshot = parse_snapshot(f"{lines}\n".encode())
     if snapshot.checksum != checksum:
         raise StorageFormatError("the file with a snapshot is damaged: it has another checksum than its last line says")

@@ -71,8 +71,9 @@ def test_a_file_has_a_whole_snapshot_or_is_refused(orders: list[Order], data: st
     assert read_snapshot_file(text) == snapshot_of(state)
     lines = text.splitlines(keepends=True)
     del lines[data.draw(st.integers(0, len(lines) - 1))]
-    for damaged in ("".join(lines), text[: data.draw(st.integers(0, len(text) - 2))], text.replace("cluster_id", "0")):
-        with pytest.raises(StorageFormatError):
+    cut_short = text[: data.draw(st.integers(0, len(text) - 2))]
+    for damaged in ("".join(lines), cut_short, text.replace("cluster_id", "0"), "", "5", "{}\n{}"):
+        with pytest.raises(StorageFormatError, match=r"it is no snapshot of a cluster|damaged|malformed"):
             read_snapshot_file(damaged)
 
 
