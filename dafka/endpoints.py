@@ -121,12 +121,12 @@ def is_peer_endpoint(text: str) -> bool:
 def is_endpoint(text: str) -> bool:
     """Return whether a text has the form of a ZeroMQ endpoint to bind or connect: tcp, ipc or inproc.
 
-    Hosts and ports of tcp can be wildcards or network interfaces, which only ZeroMQ can check.
+    Hosts of tcp can be wildcards or network interfaces, which only ZeroMQ can check.
     """
     scheme, separator, rest = text.partition("://")
     if scheme == "tcp":
         host, _, port = rest.rpartition(":")
-        return bool(host and port)
+        return bool(host) and (port in {"*", "0"} or is_port(port))
     return bool(separator and scheme in ("ipc", "inproc") and rest)
 
 

@@ -65,8 +65,8 @@ def test_other_texts_are_no_tower() -> None:
             parse_tower(text)
 
 
-BINDABLE = ("tcp://*:*", "tcp://eth0:80", "ipc://x", "inproc://x")
-NOT_BINDABLE = ("tcp://:80", "tcp://h:", "tcp://h", "ipc://", "udp://h:1", "tcp:h:1", "")
+BINDABLE = ("tcp://*:*", "tcp://eth0:80", "tcp://h:0", "tcp://h:65535", "ipc://x", "inproc://x")
+NOT_BINDABLE = ("tcp://:80", "tcp://h:", "tcp://h", "tcp://h:65536", "tcp://h:x", "ipc://", "udp://h:1", "tcp:h:1", "")
 
 
 def test_endpoints_that_a_node_may_bind() -> None:

@@ -12,8 +12,10 @@ from typing import Literal
 import attrs
 
 from dafka.config.values import (
+    check_advertised_address,
     check_bytes,
     check_choice,
+    check_cluster_id,
     check_count,
     check_endpoint,
     check_endpoints,
@@ -48,6 +50,9 @@ are large enough for it."""
 
 BATCH_BYTES_MAX = RECORD_BYTES_MAX + BATCH_OVERHEAD_BYTES
 """The size of the record batch with the largest record, uncompressed, in bytes."""
+
+BROKER_NUMBER_MAX = 1023
+"""The largest number of a broker."""
 
 DEFAULT_KAFKA_LISTEN = "127.0.0.1:9092"
 """The default address for Kafka clients, with Kafka's port."""
@@ -357,7 +362,7 @@ class KafkaConfig:
     """The address at which `dafka up` and `dafka broker` listen for Kafka clients: `PORT` (of 127.0.0.1) or
     `ADDRESS:PORT`. Port 0 is any free port. Empty: `dafka up` does not listen for them, and `dafka broker` uses
     127.0.0.1:9092."""
-    advertised_listener: str = attrs.field(default="", validator=check_listen_address)
+    advertised_listener: str = attrs.field(default="", validator=check_advertised_address)
     """The address at which clients reach the broker, `HOST:PORT`. Empty: the address to which they have connected."""
     auto_create_topics: Switch = attrs.field(default="on", validator=check_choice("on", "off"))
     """Whether a topic is created when a client asks for it or a producer of Dafka publishes to it."""
@@ -404,13 +409,13 @@ class KafkaConfig:
 class BrokerConfig:
     """`[broker]`: how a broker shares logs with the other brokers of its cluster."""
 
-    number: int = attrs.field(default=-1, validator=check_count(-1))
+    number: int = attrs.field(default=-1, validator=check_count(-1, BROKER_NUMBER_MAX))
     """The broker's id for Kafka clients, from 0 to 1023. -1: at its first start, the broker gets the smallest free id,
     and keeps it."""
     initial_brokers: int = attrs.field(default=1, validator=check_count(1))
     """How many brokers must see each other to form a cluster. It is the same on all of them. Only a broker that belongs
     to no cluster and sees none uses it."""
-    cluster: str = attrs.field(default="", validator=check_text)
+    cluster: str = attrs.field(default="", validator=check_cluster_id)
     """The id of the cluster that the broker joins at its first start. Empty: the only one that it sees; or, if there is
     none, the one that it forms with others."""
     rack: str = attrs.field(default="", validator=check_text)

@@ -119,9 +119,10 @@ def _refuse(attribute: attrs.Attribute[Any], expected: str, found: object) -> Co
     return ConfigError(f"{attribute.name}: expected {expected}, not {found!r}")
 
 
-def check_count(minimum: int) -> Validator:
+def check_count(minimum: int, maximum: int | None = None) -> Validator:
     """Return a validator of whole numbers."""
-    return _check_limits(minimum, None, f"a whole number of at least {minimum}")
+    limits = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+    return _check_limits(minimum, maximum, f"a whole number {limits}")
 
 
 def check_milliseconds(minimum: int) -> Validator:
@@ -221,6 +222,21 @@ def split_listen_address(text: str) -> tuple[str, int]:
 
 def check_listen_address(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Check that a value is a port, or an address and a port, or empty."""
+    _check_address_and_port(attribute, value, 0)
+
+
+def check_advertised_address(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is a port other than 0, or an address and such a port, or empty."""
+    _check_address_and_port(attribute, value, 1)
+
+
+def _check_address_and_port(attribute: attrs.Attribute[Any], value: Any, least_port: int) -> None:
     found = _LISTEN_ADDRESS.fullmatch(value) if isinstance(value, str) else None
-    if value != "" and (found is None or int(found[2]) > 65535):
+    if value != "" and (found is None or not least_port <= int(found[2]) <= 65535):
         raise _refuse(attribute, _LISTEN_EXPECTED, value)
+
+
+def check_cluster_id(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value has the form of the id of a cluster, or is empty."""
+    if not isinstance(value, str) or not re.fullmatch(r"(?:[0-9A-F]{32})?", value):
+        raise _refuse(attribute, "the id of a cluster, 32 hexadecimal digits in upper case", value)

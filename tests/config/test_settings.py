@@ -92,9 +92,9 @@ cold.interval_ms                     ms             1..                        6
 cold.second_bytes_max                bytes          0..                        0
 cold.cache_bytes_max                 bytes          0..                        67108864
 cold.timeout_ms                      ms             1..                        30000
-broker.number                        count          -1..                       -1
+broker.number                        count          -1..1023                   -1
 broker.initial_brokers               count          1..                        1
-broker.cluster                       text           -                          -
+broker.cluster                       cluster_id     -                          -
 broker.rack                          text           -                          -
 broker.replicas                      count          1..                        3
 broker.heartbeat_ms                  ms             1..                        250
@@ -109,7 +109,7 @@ broker.memory                        bytes          0..                        0
 broker.secret_file                   text           -                          -
 broker.tls_ca                        text           -                          -
 kafka.listen                         listen_address -                          -
-kafka.advertised_listener            listen_address -                          -
+kafka.advertised_listener            advertised     -                          -
 kafka.auto_create_topics             choice         on|off                     on
 kafka.log_count                      count          1..                        1
 kafka.batch_bytes_max                bytes          1..67109888                16777216
@@ -192,8 +192,8 @@ class Row:
         match self.kind:
             case "choice":
                 return ["", "x", self.limits, self.limits.partition("|")[0].upper(), 1, True, None, ["x"]]
-            case "text" | "texts" | "endpoint" | "endpoints" | "listen_address" | "host" | "towers":
-                return [*REFUSED[self.kind], 1, True, [1]]
+            case kind if kind in REFUSED:
+                return [*REFUSED[kind], 1, True, [1]]
         least, _, most = self.limits.partition("..")
         outside = [int(least) - 1, *([int(most) + 1] if most else [])]
         return [*outside, -2, True, 1.5, [7], None, "", "x", "-7", *FOREIGN_UNITS[self.kind]]
@@ -203,8 +203,8 @@ class Row:
         match self.kind:
             case "choice":
                 return [(each, each) for each in self.limits.split("|")]
-            case "text" | "texts" | "endpoint" | "endpoints" | "listen_address" | "host" | "towers":
-                return TAKEN[self.kind]
+            case kind if kind in TAKEN:
+                return TAKEN[kind]
         least, _, most = self.limits.partition("..")
         bounds = [int(least), int(most or 2**40)]
         return [*((each, each) for each in bounds), *UNITS[self.kind]]
@@ -218,13 +218,16 @@ UNITS: dict[str, list[tuple[Any, Any]]] = {
     "count": [],
 }
 FOREIGN_UNITS = {"ms": ["64KiB"], "bytes": ["10s"], "count": ["10s", "64KiB"]}
-ENDPOINTS_REFUSED = ["x", "tcp://", "tcp://a", "tcp://:1", "udp://a:1"]
+ENDPOINTS_REFUSED = ["x", "tcp://", "tcp://a", "tcp://:1", "udp://a:1", "tcp://a:65536", "tcp://a:b"]
+LISTEN_REFUSED = ["x", "a:", "a:b", ":", "a:65536", "99999", "a b:1", "::1", "[x]:1", None]
 REFUSED: dict[str, list[Any]] = {
     "text": [None, ["a"], 1.5],
     "texts": [None, ["a", 1]],
     "endpoint": ["", None, *ENDPOINTS_REFUSED],
     "endpoints": ["", [], None, *ENDPOINTS_REFUSED, ["tcp://a:1", "b"]],
-    "listen_address": ["x", "a:", "a:b", ":", "a:65536", "99999", "a b:1", "::1", "[x]:1", None],
+    "listen_address": LISTEN_REFUSED,
+    "advertised": [*LISTEN_REFUSED, "0", "a:0"],
+    "cluster_id": ["x", "A" * 31, "A" * 33, "a" * 32, "G" * 32, None],
     "host": ["a b", "a:1", "::1", "h" * 256, "[::1", None],
     "towers": ["a:b", "a:0", "a:65535", "a:1:1", "::1", "tcp://a:1", None],
 }
@@ -238,6 +241,8 @@ TAKEN: dict[str, list[tuple[Any, Any]]] = {
         (["tcp://a:1", "ipc://b"], ("tcp://a:1", "ipc://b")),
     ],
     "listen_address": [("0", "0"), ("65535", "65535"), ("h:1", "h:1"), ("[::1]:1", "[::1]:1"), ("", "")],
+    "advertised": [("1", "1"), ("h:65535", "h:65535"), ("", "")],
+    "cluster_id": [("0F" * 16, "0F" * 16), ("A" * 32, "A" * 32), ("", "")],
     "host": [("h", "h"), ("h" * 255, "h" * 255), ("[fe80::1]", "[fe80::1]"), ("", "")],
     "towers": [("h:1", ("h:1",)), ("h, [::1]:7", ("h", "[::1]:7")), (["h:1:3"], ("h:1:3",))],
 }

@@ -19,10 +19,11 @@ from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
 from dafka.cli.terminal import confirm, counted, join_numbers, print_json_lines, print_table, yes_option
+from dafka.config.settings import BROKER_NUMBER_MAX
 from dafka.text import format_time
 
 _POLL_S = 1.0
-_number = click.argument("number", type=click.IntRange(0, 1023))
+_number = click.argument("number", type=click.IntRange(0, BROKER_NUMBER_MAX))
 
 
 @click.group()

@@ -12,6 +12,7 @@ from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.features import FIRST_LEVEL
 from dafka.broker.core.replication.records import NO_EPOCH, EpochStart
 from dafka.broker.node import BrokerNode
+from dafka.config.settings import BROKER_NUMBER_MAX
 from dafka.errors import ConfigError
 from dafka.http.api.registry import RequiredPermission, Route
 from dafka.http.logs.log_access import find_logs
@@ -20,7 +21,7 @@ from dafka.http.server.errors import WebError
 from dafka.http.server.messages import Request
 
 BrokerNumber: TypeAlias = Annotated[
-    int, doc("The number of the broker, by which clients of Kafka know it.", ge=0, le=1023)
+    int, doc("The number of the broker, by which clients of Kafka know it.", ge=0, le=BROKER_NUMBER_MAX)
 ]
 EpochFlag: TypeAlias = Literal["first", "divergent", "latest"]
 

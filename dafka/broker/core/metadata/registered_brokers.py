@@ -11,10 +11,8 @@ from dafka.broker.core.metadata.commands import DrainBroker, ForgetBroker, Regis
 from dafka.broker.core.metadata.features import FIRST_LEVEL, FeatureLevels, FeatureSupport, common_levels
 from dafka.broker.core.metadata.outcome import DONE, Outcome
 from dafka.broker.core.metadata.state_records import BROKER, FEATURE_LEVEL, FORGOTTEN, StateRecords, decode_records
+from dafka.config.settings import BROKER_NUMBER_MAX
 from dafka.errors import StorageFormatError
-
-BROKERS_MAX = 1024
-"""The number of broker numbers."""
 
 NO_BROKER = Outcome(ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker")
 """The outcome of a command for a broker that is not registered."""
@@ -70,9 +68,9 @@ class RegisteredBrokers:
         known = self.registered.get(command.store_id)
         if known is not None:
             return self._register_start(known, command)
-        if not 0 <= command.number < BROKERS_MAX:
+        if not 0 <= command.number <= BROKER_NUMBER_MAX:
             return Outcome(
-                ErrorCode.INVALID_REGISTRATION, f"a number is from 0 to {BROKERS_MAX - 1}, not {command.number}"
+                ErrorCode.INVALID_REGISTRATION, f"a number is from 0 to {BROKER_NUMBER_MAX}, not {command.number}"
             )
         taken = self.find_number(command.number)
         if taken is not None and taken.store_id != command.replaces:

@@ -32,9 +32,9 @@ from dafka.broker.core.metadata.commands import (
 from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import LogKey, LogReplicas, Reason
 from dafka.broker.core.metadata.outcome import DONE
-from dafka.broker.core.metadata.registered_brokers import BROKERS_MAX
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.config.settings import BROKER_NUMBER_MAX
 from dafka.errors import StorageFormatError
 from dafka.records import Partition
 
@@ -271,7 +271,7 @@ REFUSED: list[tuple[Command, ErrorCode, str]] = [
     (RegisterBroker("a", 2), ErrorCode.INVALID_REGISTRATION, "its number in the cluster is 0"),
     (RegisterBroker("d", 2), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "the broker c has the number 2"),
     (RegisterBroker("d", -1), ErrorCode.INVALID_REGISTRATION, "a number is from 0 to 1023, not -1"),
-    (RegisterBroker("d", BROKERS_MAX), ErrorCode.INVALID_REGISTRATION, "not 1024"),
+    (RegisterBroker("d", BROKER_NUMBER_MAX + 1), ErrorCode.INVALID_REGISTRATION, "not 1024"),
     (
         RegisterBroker("d", 3, features=FeatureLevels(4, 5)),
         ErrorCode.UNSUPPORTED_VERSION,
