@@ -156,23 +156,25 @@ async def opened_in_thread(open_storage: Callable[[], _Storage]) -> AsyncIterato
 
 
 @contextmanager
-def writer_lock(path: str) -> Iterator[None]:
+def writer_lock(path: str, name: str = "") -> Iterator[None]:
     """Exclude other writers of a path, including those in other processes, for the duration of a block.
 
     The lock is a lock on the file `PATH.lock`, which is not removed. It ends with the process, even if that is killed.
     Raise `StorageBusyError` if another writer holds the lock; the call does not wait for it. Raise `StorageError` if
-    the folder of the path does not exist or the lock file cannot be created.
+    the folder of the path does not exist or the lock file cannot be created. Errors call the storage by its `name`, or
+    by the path.
     """
+    name = name or path
     real_path = Path(os.path.realpath(path))
     if not real_path.parent.is_dir():  # FileLock would create the folder
-        raise StorageError(f"cannot open {path}: folder {real_path.parent} does not exist; create it first")
+        raise StorageError(f"cannot open {name}: folder {real_path.parent} does not exist; create it first")
     lock = FileLock(f"{real_path}.lock", thread_local=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise StorageBusyError(f"{path} is in use by another writer; stop it first") from None
+        raise StorageBusyError(f"{name} is in use by another writer; stop it first") from None
     except OSError as error:
-        raise StorageError(f"cannot open {path}: {error.strerror}") from None
+        raise StorageError(f"cannot open {name}: {error.strerror}") from None
     try:
         yield
     finally:

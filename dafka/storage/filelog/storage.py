@@ -94,7 +94,7 @@ async def open_filelog(location: str, *, read_only: bool = False) -> AsyncIterat
         return
     with storage_errors(folder):
         await trio.to_thread.run_sync(prepare_folder, folder)
-    with writer_lock(f"{folder}/{LOCK_FILE.removesuffix('.lock')}"):
+    with writer_lock(f"{folder}/{LOCK_FILE.removesuffix('.lock')}", folder):
         async with opened_in_thread(open_locked) as storage:
             yield storage
 
