@@ -288,6 +288,7 @@ class BrokerNode:
 
     def _record_heartbeats(self, effect: HeartbeatsReceived) -> None:
         self.replicator.record_heartbeats(effect.brokers)
+        self.membership.record_heartbeats(effect.brokers)
         self.joining.record_heartbeats(effect.brokers)
 
     def _receive_messages(self, effect: MessagesReceived) -> None:

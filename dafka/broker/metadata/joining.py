@@ -12,7 +12,7 @@ import trio
 from dafka.broker.core.cluster_status import describe_quorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import RegisterBroker
-from dafka.broker.core.metadata.forming import Form, Join, Refuse, Wait, choose_step
+from dafka.broker.core.metadata.forming import LOOKED_S, Form, Join, Refuse, Wait, choose_step
 from dafka.broker.core.metadata.store_record import StoreRecord
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
@@ -29,14 +29,8 @@ _LOGGER = logging.getLogger("dafka.broker")
 LOOK_S = 0.1
 """Seconds between two looks for a cluster to join."""
 
-SEEN_S = 1.0
-"""Seconds within which a broker that has just started has seen the others."""
-
 CONFIRM_S = 2.0
 """How long a broker that was registered before waits until the cluster has accepted its start, in seconds."""
-
-ALONE_S = 3.0
-"""How long a broker looks for others among the nodes that it sees, before it forms a cluster of one, in seconds."""
 
 NOTIFY_S = 5.0
 """Seconds after which a forgotten broker is notified again."""
@@ -133,13 +127,8 @@ class Joining:
         begun = reminded_at = trio.current_time()
         while True:
             waited_s = trio.current_time() - begun
-            step = choose_step(
-                self._brokers.own,
-                self._membership.seen(),
-                self._config.cluster,
-                has_just_started=waited_s < SEEN_S,
-            )
-            is_sure = self._config.initial_brokers > 1 or not self._membership.has_peers or waited_s >= ALONE_S
+            step = choose_step(self._brokers.own, self._membership.seen(), self._config.cluster, waited_s)
+            is_sure = self._config.initial_brokers > 1 or not self._membership.has_peers or waited_s >= LOOKED_S
             if isinstance(step, Form) and is_sure:
                 return StoreRecord(new_address(), (self._brokers.own.address,))
             if isinstance(step, Join):

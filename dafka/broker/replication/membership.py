@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -15,6 +17,8 @@ from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.config.settings import BrokerConfig
 from dafka.records import Partition
 from dafka.roles.role import NodeRole
+
+_LOGGER = logging.getLogger("dafka.broker")
 
 SETTLE_S = 2.0
 """The longest time that a starting broker waits for others, in seconds."""
@@ -36,6 +40,7 @@ class Membership:
         self._is_running = False
         self._heartbeat_sent_at = float("-inf")
         self._seen: dict[str, BrokerRegistration] = {}
+        self._other_clusters: set[str] = set()
         self._subscribed_leaders: set[str] = set()
 
     def start(self) -> None:
@@ -99,6 +104,19 @@ class Membership:
             self._mesh.subscribe_acknowledgements(leader)
 
     # Heartbeats
+
+    def record_heartbeats(self, brokers: Iterable[str]) -> None:
+        """Warn once of each other cluster whose brokers are heard: an administrator can have formed it by mistake."""
+        own, found = self._brokers.own.cluster_id, (self._seen.get(each) for each in brokers)
+        seen = {each.cluster_id for each in found if each is not None}
+        for other in sorted(seen.difference(("", own), self._other_clusters) if own else ()):
+            self._other_clusters.add(other)
+            _LOGGER.warning(
+                "there are brokers of another cluster, %s; this broker stays in %s: to change a broker to another "
+                "cluster, start it with an empty storage",
+                other,
+                own,
+            )
 
     def make_heartbeat(self) -> list[wire.Head]:
         """Return a heartbeat that is sent now: a HEAD of this broker's registration, once that is durable."""

@@ -201,7 +201,7 @@ async def test_a_broker_with_another_number_of_initial_brokers_ends_and_the_othe
         await cluster.start("C", "D", initial_brokers=3)
 
 
-async def test_a_store_stays_in_its_cluster(autojump_clock: MockClock) -> None:
+async def test_a_store_stays_in_its_cluster(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     async with open_virtual_cluster() as cluster:
         cluster.cut("A", "B")
         for name in "AB":
@@ -212,8 +212,12 @@ async def test_a_store_stays_in_its_cluster(autojump_clock: MockClock) -> None:
         await trio.sleep(10)
         assert {name: each.cluster_id for name, each in cluster.brokers.items()} == ids
         assert [len(each.brokers.all()) for each in cluster.brokers.values()] == [1, 1]
+        for own, other in (ids.values(), reversed(ids.values())):
+            assert caplog.text.count(f"there are brokers of another cluster, {other}; this broker stays in {own}") == 1
         with pytest.raises(ConfigError, match=r"there are several clusters, .*: choose one with --cluster"):
             await cluster.run("C", {})
+        with pytest.raises(ConfigError, match=f"no broker of the cluster {'0' * 32} is seen, but brokers of"):
+            await cluster.run("D", {"cluster": "0" * 32})
         (third,) = await cluster.start("C", are_cut=True, cluster=ids["B"])
         await wait_for(third.joining.has_joined.is_set)
         assert third.cluster_id == ids["B"]
