@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC, ClusterState
+from dafka.broker.core.metadata.leader_and_isr import next_epoch
 from dafka.broker.core.metadata.log_replicas import recovery_of
 from dafka.broker.core.metadata.store_record import (
     CLUSTER_TOPIC,
@@ -34,21 +35,30 @@ class StoredMetadata:
         record: Its record.
         state: The state of the cluster, as far as the broker has applied commands.
         log_end: The end of its log of metadata.
-        voters: The numbers of the voters that it knows; -1 for a broker that it does not know.
-        recovery: The number of recoveries that it knows.
+        voters: The ids of the voters that it knows.
+        recovery: The last recovery that it knows.
     """
 
     store_id: str
     record: StoreRecord
     state: ClusterState
     log_end: EpochEnd
-    voters: tuple[int, ...]
+    voters: tuple[str, ...]
     recovery: int
 
     @property
     def number(self) -> int:
         """The number of the broker; -1 if it is not registered."""
-        return _number_of(self.state, self.store_id)
+        return self._number_of(self.store_id)
+
+    @property
+    def voter_numbers(self) -> list[int]:
+        """The numbers of the voters; -1 for a broker that it does not know."""
+        return sorted(map(self._number_of, self.voters))
+
+    def _number_of(self, store_id: str) -> int:
+        known = self.state.brokers.get(store_id)
+        return -1 if known is None else known.number
 
 
 async def read_metadata(storage: Storage) -> StoredMetadata:
@@ -64,10 +74,9 @@ async def read_metadata(storage: Storage) -> StoredMetadata:
     topic = Topic(METADATA_TOPIC, record.cluster_id, placement=(record.first_voters,))
     log = await (await read_stored_logs(storage)).load(topic, 0, record.first_voters)
     newest = log.replica.newest
-    voters = tuple(sorted(_number_of(state, each) for each in newest.voters))
     recovery = max(record.recovery, recovery_of(newest.generation))
     store_id = record.store_id or storage.identity
-    return StoredMetadata(store_id, record, state, log.replica.local_epochs.log_end(), voters, recovery)
+    return StoredMetadata(store_id, record, state, log.replica.local_epochs.log_end(), newest.voters, recovery)
 
 
 async def _read_cluster(storage: Storage) -> LocalStatePartition:
@@ -85,17 +94,24 @@ def check_survivor(found: StoredMetadata, others: Mapping[str, StoredMetadata]) 
             raise ConfigError(f"{url} belongs to another cluster, {other.record.cluster_id}")
         if (other.recovery, other.log_end) > (found.recovery, found.log_end):
             raise ConfigError(f"{url} has more of the log of metadata: recover the cluster from that storage")
+        if other.record.pending_recovery:
+            raise ConfigError(f"the cluster is recovered from {url} already, when that broker is started")
+    left = {found.store_id, *(each.store_id for each in others.values())}.intersection(found.voters)
+    if 2 * len(left) > len(found.voters):
+        raise ConfigError(
+            f"{len(left)} of the {len(found.voters)} voters on metadata are left, which is enough: start their brokers"
+        )
 
 
 async def recover(storage: Storage, found: StoredMetadata) -> None:
-    """Make a stopped broker the only voter on metadata, when it is started again. Raise `StorageError`."""
+    """Have a stopped broker become the only voter on metadata, when it is started and hears too few of the others.
+
+    Two recoveries of different brokers never have the same number, so that the cluster continues one of them if both
+    are made. Raise `StorageError`.
+    """
     partition = await _read_cluster(storage)
-    partition.put([(STORE_KEY, encode_store_record(attrs.evolve(found.record, recovery=found.recovery + 1)))])
+    ordered = attrs.evolve(found.record, pending_recovery=next_epoch(found.recovery, max(found.number, 0)))
+    partition.put([(STORE_KEY, encode_store_record(ordered))])
     batch = partition.begin_write(now_ms())
     assert batch is not None
     await storage.append([batch])
-
-
-def _number_of(state: ClusterState, store_id: str) -> int:
-    known = state.brokers.get(store_id)
-    return -1 if known is None else known.number

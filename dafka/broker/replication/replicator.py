@@ -59,6 +59,9 @@ from dafka.roles.role import NodeRole
 
 _LOGGER = logging.getLogger("dafka.broker")
 
+RECOVER_TIMEOUTS = 3
+"""How long a broker that is to recover the cluster listens for others first, in multiples of `leader_timeout_ms`."""
+
 FETCH_AGAIN_S = 1.0
 """Seconds after which missing records are requested again. There can be thousands of partitions."""
 
@@ -100,11 +103,13 @@ class Replicator(CommitStage):
         self._watchers = watchers
         self._address = mesh.address
         self._heartbeat_s = settings.heartbeat_ms / 1000
+        self._timeout_s = settings.leader_timeout_ms / 1000
         self._indexes: defaultdict[str, set[Partition]] = defaultdict(set)
         self._stored: list[RecordBatch] = []
         self._removed: dict[str, list[Log]] = {}
         self._nursery: trio.Nursery | None = None
-        self._recovery = 0
+        self._recover_at = math.inf
+        self._met: set[str] = set()
         self._control = OwnControl(tables.logs, storage)
         self.membership = Membership(tables, storage, mesh, node, settings)
         self.leases = LeaderLeases(tables, storage, identity, self._control, mesh, settings)
@@ -170,7 +175,6 @@ class Replicator(CommitStage):
 
     def observe_metadata(self, record: StoreRecord) -> None:
         """Take part in the log of metadata of the cluster that this broker belongs to."""
-        self._recovery = record.recovery
         self._add_topic(Topic(METADATA_TOPIC, record.cluster_id, placement=(record.first_voters,)))
 
     def apply_state(self) -> None:
@@ -242,6 +246,7 @@ class Replicator(CommitStage):
         """Run the membership in the cluster until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self._recover_at = trio.current_time() + RECOVER_TIMEOUTS * self._timeout_s
             self.reassigner.measure_space()
             self.membership.start()
             self.leases.start()
@@ -285,6 +290,7 @@ class Replicator(CommitStage):
                 self.act(self.logs.advance(now))
                 self.led_logs.refresh_all(advanced)
             self._announce_high_watermark()
+            self._recover_metadata(now)
             if now - fetched_at >= FETCH_AGAIN_S:
                 fetched_at = now
                 self.act(self.logs.repeat_fetches())
@@ -296,10 +302,31 @@ class Replicator(CommitStage):
         if log is not None and log.replica.led_epoch is not None:
             self._mesh.announce_high_watermark(log.index_partition(log.replica.led_epoch), log.replica.high_watermark)
 
+    def _recover_metadata(self, now: float) -> None:
+        """Continue the log of metadata with this broker alone, if an administrator has ordered it.
+
+        The order is cancelled if enough voters are heard: the cluster goes on without a recovery, and can have made
+        changes that this broker does not have.
+        """
+        record, log = self._identity.record, self._find_metadata()
+        if log is None or record is None or not record.pending_recovery:
+            return
+        replica, heard = log.replica, self.brokers.alive.intersection((self._address, *self._met))
+        if recovery_of(replica.newest.generation) >= record.pending_recovery:
+            self._identity.update(record, pending_recovery=0)
+        elif now >= self._recover_at and replica.elections.rule.can_elect(replica.newest.voters, heard):
+            self._identity.update(record, pending_recovery=0)
+            _LOGGER.warning("the cluster is not recovered from this broker: enough of the voters on metadata are heard")
+        elif now >= self._recover_at:
+            self._recover_at = math.inf
+            _LOGGER.warning("this broker is the only voter on metadata from now on, as an administrator has ordered")
+            self.act(self.logs.recover(log, record.pending_recovery * RECOVERY_STEP))
+
     def record_heartbeats(self, brokers: Iterable[str]) -> None:
         """Record heartbeats of brokers."""
         now = trio.current_time()
         for broker in brokers:
+            self._met.add(broker)
             self.brokers.record_heartbeat(broker, now)
 
     def _join_cluster(self) -> None:
@@ -323,8 +350,6 @@ class Replicator(CommitStage):
             self.led_logs.keep_leading(log, state)
         self.led_logs.refresh(log)
         self.act(self.logs.resume(log, trio.current_time()))
-        if log.topic == METADATA_TOPIC and recovery_of(log.replica.newest.generation) < self._recovery:
-            self.act(self.logs.recover(log, self._recovery * RECOVERY_STEP))
 
     # The stage of commits
 

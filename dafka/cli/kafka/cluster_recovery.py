@@ -8,7 +8,7 @@ import click
 
 from dafka.broker.metadata import recovery
 from dafka.cli.runner import run
-from dafka.cli.terminal import confirm, print_table, yes_option
+from dafka.cli.terminal import confirm, join_numbers, print_table, yes_option
 from dafka.storage import open_storage
 
 
@@ -21,8 +21,8 @@ def recover(url: str, others: tuple[str, ...], dry_run: bool, yes: bool) -> None
     """Recover a cluster that has lost most of its voters on metadata, from the storage URL of a stopped broker.
 
     Name the storages of all brokers that are left, the one with most of the log of metadata first. When its broker is
-    started again, it is the only voter. Changes of the cluster that it does not have are lost. Brokers that have such
-    changes end with an error from then on; the others join again.
+    started again, it becomes the only voter, unless it hears enough of the others. Changes of the cluster that it does
+    not have are lost. Brokers that have such changes end with an error from then on; the others join again.
     """
 
     async def program() -> int:
@@ -38,7 +38,7 @@ def recover(url: str, others: tuple[str, ...], dry_run: bool, yes: bool) -> None
         confirm(f"Make broker {first.number} the only voter on metadata?", yes=yes, declined="nothing was changed")
         async with open_storage(url) as storage:
             await recovery.recover(storage, first)
-        click.echo(f"broker {first.number} is the only voter on metadata: start it", err=True)
+        click.echo(f"start broker {first.number}: it becomes the only voter on metadata", err=True)
         return 0
 
     run(program)
@@ -52,7 +52,7 @@ def _print_survivors(found: Mapping[str, recovery.StoredMetadata]) -> None:
             each.log_end.leader_epoch.epoch,
             each.log_end.end_offset,
             each.record.applied,
-            ", ".join(map(str, each.voters)),
+            join_numbers(each.voter_numbers, ", "),
         )
         for url, each in found.items()
     ]

@@ -37,7 +37,9 @@ async def test_the_survivor_is_the_only_voter_and_others_join_it_again(autojump_
         await cluster.stop("A", "B", "C")
         found = await read_metadata(cluster.disks["C"])
         assert (len(found.voters), found.log_end.end_offset, found.recovery) == (3, found.record.applied, 0)
-        await recover_from(cluster, "C", "AB")
+        with pytest.raises(ConfigError, match="2 of the 3 voters on metadata are left, which is enough: start their"):
+            await recover_from(cluster, "C", "A")
+        await recover_from(cluster, "C")
         await cluster.start("C", are_cut=True)
         await wait_for(lambda: controller(cluster) == "C")
         assert voters(cluster.brokers["C"]) == "C"
@@ -88,6 +90,72 @@ async def test_former_voters_that_knew_more_end_and_decide_nothing(autojump_cloc
         assert all("recovered without the last" in each for each in messages)
         assert list(cluster.brokers["C"].topics) == ["kept", "later"]
         assert voters(cluster.brokers["C"]) == "C"
+
+
+async def test_a_cluster_whose_voters_are_alive_is_not_recovered(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", replicas=1) as cluster:
+        await cluster.stop("C")
+        await create(cluster, "A", "later")
+        with pytest.raises(ConfigError, match="A has more of the log of metadata"):
+            await recover_from(cluster, "C", "A")
+        await recover_from(cluster, "C")
+        for _ in range(2):
+            await cluster.start("C")
+            await trio.sleep(10)
+            await agree(cluster)
+            assert {voters(each) for each in cluster.brokers.values()} == {"ABC"}
+            assert list(cluster.brokers["C"].topics) == ["later"]
+            await cluster.stop("C")
+
+
+@pytest.mark.parametrize("order", ["BC", "CB"])
+@pytest.mark.parametrize("restarts", [0, 3])
+async def test_of_two_recoveries_the_cluster_continues_one(
+    order: str, restarts: int, autojump_clock: MockClock
+) -> None:
+    """The one that is first has a second voter, more changes, and later leader epochs if it starts again."""
+    async with open_virtual_cluster("ABC", replicas=1) as cluster:
+        first, second = order[0], order[1]
+        await cluster.stop("A", "B", "C")
+        for name in order:
+            await recover_from(cluster, name)
+        with pytest.raises(ConfigError, match=f"the cluster is recovered from {first} already"):
+            await recover_from(cluster, second, first)
+        cluster.cut(first + "A", second)
+        ended: list[str] = []
+
+        async def run(name: str) -> None:
+            try:
+                await cluster.run(name, {"replicas": 1})
+            except ConfigError as error:
+                ended.append(f"{name}: {error}")
+                del cluster.brokers[name]
+
+        async def start(name: str) -> None:
+            del cluster.starting[name]
+            cluster.nursery.start_soon(run, name)
+            await wait_for(lambda: name in cluster.starting and cluster.starting[name].has_started.is_set())
+            cluster.brokers[name] = cluster.starting[name]
+
+        await start(first)
+        await wait_for(lambda: cluster.brokers[first].controller.is_active)
+        for _ in range(restarts):
+            await cluster.stop(first)
+            await start(first)
+            await wait_for(lambda: cluster.brokers[first].controller.is_active)
+        await start("A")
+        await create(cluster, first, "of-first")
+        await agree(cluster)
+        await start(second)
+        await wait_for(lambda: cluster.brokers[second].controller.is_active)
+        await create(cluster, second, "of-second")
+        cluster.heal()
+        await trio.sleep(30)
+        assert all(": the cluster was recovered without the last" in each for each in ended)
+        (winner,) = set(order) - {each[0] for each in ended}
+        await wait_for(lambda: controller(cluster) != "")
+        await create(cluster, winner, "last")
+        await agree(cluster)
 
 
 # Single logs

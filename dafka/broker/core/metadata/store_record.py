@@ -41,10 +41,11 @@ class StoreRecord:
         cluster_id: The id of the cluster, which is the id of the topic `$metadata`.
         first_voters: The first voters of the log of metadata.
         applied: The offset in the log of metadata before which all commands are applied to the stored state.
-        recovery: How often the cluster had been recovered when they were applied; see `recovery_of`.
+        recovery: The last recovery of the cluster when they were applied; see `recovery_of`.
         starts: The numbers of the latest starts; see `StoreCheck`.
         store_id: The id of the store, if it is not that of the storage: the store has given up its first one.
         replaces: The id that the store had before.
+        pending_recovery: The recovery of the cluster that an administrator has ordered from this store; 0 if none.
     """
 
     cluster_id: str
@@ -54,11 +55,15 @@ class StoreRecord:
     starts: tuple[str, ...] = ()
     store_id: str = ""
     replaces: str = ""
+    pending_recovery: int = 0
 
 
 def encode_store_record(record: StoreRecord) -> bytes:
-    """Return the value of the record."""
-    return encode_json({"version": STORE_VERSION, **attrs.asdict(record)})
+    """Return the value of the record. Fields that are later than the version are not written with their default."""
+    fields = attrs.asdict(record)
+    if not record.pending_recovery:
+        del fields["pending_recovery"]
+    return encode_json({"version": STORE_VERSION, **fields})
 
 
 def decode_store_record(value: bytes) -> StoreRecord:

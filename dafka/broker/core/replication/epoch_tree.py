@@ -12,7 +12,8 @@ from dafka.broker.core.replication.records import NO_EPOCH, NO_EPOCH_END, EpochE
 class EpochTree:
     """The known epoch starts of one log. Each names its parent, so they form a tree.
 
-    `newest` is the start with the newest replicas: the latest one of the highest generation.
+    `newest` is the start with the newest replicas: the latest one of the highest generation. `latest` is the latest one
+    since the last recovery: without it, others can have begun later epochs meanwhile.
     """
 
     __slots__ = ("latest", "newest", "starts")
@@ -27,7 +28,7 @@ class EpochTree:
     def add(self, start: EpochStart) -> None:
         """Add an epoch start."""
         self.starts[start.leader_epoch] = start
-        if self.latest is None or start.leader_epoch >= self.latest.leader_epoch:
+        if self.latest is None or _time(start) >= _time(self.latest):
             self.latest = start
         if self.newest is None or _age(start) >= _age(self.newest):
             self.newest = start
@@ -161,3 +162,7 @@ class LocalEpochs:
 
 def _age(start: EpochStart) -> tuple[int, LeaderAndEpoch]:
     return start.generation, start.leader_epoch
+
+
+def _time(start: EpochStart) -> tuple[int, LeaderAndEpoch]:
+    return recovery_of(start.generation), start.leader_epoch
