@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata import snapshots
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.commands import SNAPSHOTS_KEPT, AlterSettings, SnapshotTaken
 from dafka.broker.core.metadata.history import Change
 from dafka.broker.core.metadata.snapshots import Snapshot, Snapshots, compress_snapshot
@@ -153,7 +154,7 @@ async def test_the_last_changes_can_be_read_at_each_broker_page_by_page(autojump
 
 
 async def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
+    async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
         await cluster.create("visits", "ABC")
         await cluster.append(cluster.leader("visits"), b"x", topic="visits")
         await wait_for(lambda: bool(cluster.brokers["C"].storage.ends("visits")))
@@ -161,11 +162,13 @@ async def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(au
         await cluster.brokers["A"].delete_topic("visits")
         await cluster.create("later", "AB")
         await change_often(cluster.brokers["A"])
+        await wait_for(lambda: has_dropped(cluster, "A") and has_dropped(cluster, "B"))
         assert await cluster.disks["C"].partitions("visits")
         (behind,) = await cluster.start("C")
         await wait_for(lambda: agree(cluster))
         assert sorted(behind.topics) == ["later", "orders"]
         await wait_for(lambda: not behind.storage.ends("visits"))
+        await wait_for(lambda: cluster.in_sync(METADATA_TOPIC) == "ABC")
 
 
 async def test_a_snapshot_that_the_voters_have_not_agreed_on_is_not_used(
