@@ -27,17 +27,31 @@ class Timeline:
         self._begun = time.monotonic()
         self._echo = echo
         self._said: dict[str, int] = {}
+        self._faults: list[tuple[str, float]] = []
+        self._healed: dict[str, list[float]] = {}
 
     @property
     def now(self) -> float:
         return time.monotonic() - self._begun
 
     def fault(self, text: str) -> None:
+        """Note that a fault begins: its kind, and whom it hits."""
+        self._faults.append((text, time.monotonic()))
         self._write("FAULT", text)
 
     def healed(self, text: str) -> None:
-        """Note that a fault has ended, with its consequences."""
+        """Note that a fault of a kind has ended, with its consequences."""
+        self._healed.setdefault(text, []).append(time.monotonic())
         self._write("healed", text)
+
+    def faults_between(self, begin: float, end: float) -> list[str]:
+        """Return the faults that were there at some time between two, by `time.monotonic`."""
+        found = []
+        for text, begun in self._faults:
+            healed = (each for each in self._healed.get(text.partition(":")[0], ()) if each >= begun)
+            if begun <= end and next(healed, end) >= begin:
+                found.append(text)
+        return found
 
     def note(self, text: str) -> None:
         self._write("note", text)

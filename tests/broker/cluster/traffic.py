@@ -16,6 +16,7 @@ BURST = 10
 """How many records are sent to one log before the next one has its turn."""
 
 PAUSE_S = 0.05
+PAUSE_NOTED_S = 3.0
 WAITING_MAX = 50_000
 DEADLINE_S = 120.0
 
@@ -68,7 +69,8 @@ class Traffic(Client):
     Attributes:
         sent: How many records were sent to each log.
         offsets: The offset in the acknowledgement of each record, by its number, in each log.
-        pauses: The longest time in seconds in which no record of a log was acknowledged, and when it ended.
+        pauses: The times in seconds in which no record of a log was acknowledged, of those longer than `PAUSE_NOTED_S`,
+            and when each ended, by `time.monotonic`.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Traffic(Client):
         self.topic = topic
         self.sent = [0] * logs
         self.offsets: list[dict[int, int | None]] = [{} for _ in range(logs)]
-        self.pauses = [(0.0, 0.0)] * logs
+        self.pauses: list[tuple[float, float]] = []
         self.can_diverge = can_diverge
         self.can_double = not settings.get("enable.idempotence")
         self._heard_at: dict[int, float] = {}
@@ -105,7 +107,8 @@ class Traffic(Client):
             self.offsets[log][int(message.value())] = message.offset()
         else:
             self.problems.append(str(error))
-        self.pauses[log] = max(self.pauses[log], (now - self._heard_at.get(log, now), time.time()))
+        if (pause := now - self._heard_at.get(log, now)) > PAUSE_NOTED_S:
+            self.pauses.append((pause, now))
         self._heard_at[log] = now
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -34,6 +33,7 @@ REPEATED, PAID = "visits", "payments"
 
 MEMBERS = 3
 PAYERS = 2
+PAUSES = 12
 FEW_LOGS = 3
 
 
@@ -111,8 +111,9 @@ class Workload:
         for sender in self.senders:
             logs[sender.topic] = await self._read(cluster, sender.topic, len(sender.sent))
             problems += find_problems(sender, logs[sender.topic])
-            longest, at = max(sender.pauses)
-            cluster.timeline.note(f"longest pause of {sender.topic}: {longest:.1f} s until {time.ctime(at)}")
+            for pause, ended in sorted(sender.pauses, reverse=True)[:PAUSES]:
+                faults = "; ".join(cluster.timeline.faults_between(ended - pause, ended))
+                cluster.timeline.note(f"a log of {sender.topic} paused for {pause:.1f} s: {faults}")
             cluster.timeline.note(f"acknowledged of {sender.topic}: {sum(map(len, sender.offsets))}")
         if self.payers:
             for payer in self.payers:
