@@ -42,13 +42,19 @@ from dafka.records import Partition
 LEADER = ""
 """The address of the leader partition in the index of a log: the partition of the leader's own clients."""
 
-_PARTS: Mapping[str, Callable[[], object]] = {
+_RESTORED: Mapping[str, Callable[[], object]] = {
     "index": LogIndex,
     "producers": ProducerStates,
     "producer_batches": ProducerBatches,
     "transactions": OpenTransactions,
     "transaction_runs": TransactionRuns,
 }
+"""The parts of a log that are restored from its index."""
+
+_WAITING: Mapping[str, Callable[[], object]] = {"unwritten": list, "markers": list, "divergent": list, "backfill": dict}
+"""The parts of a log that are written with the next records."""
+
+_PARTS = {**_RESTORED, **_WAITING, "withdrawn": list, "former_ends": dict}
 """The parts of a log that are made when they are first used: most logs of a broker are led by others, or are idle."""
 
 FORMER_ENDS_MAX = 16
@@ -92,16 +98,16 @@ class Log:
     index_end: RecordSequence = FIRST_SEQUENCE
     entry_count: int = 0  # since the first needed index record
     epoch_count: int = 1  # leader epochs whose indexes contain these entries
-    unwritten: list[Entry] = attrs.field(factory=list)  # written with the next records
-    markers: list[MarkerEntry] = attrs.field(factory=list)  # get their offsets with the next records
+    unwritten: list[Entry] = attrs.field(init=False)
+    markers: list[MarkerEntry] = attrs.field(init=False)
     leadership: LeaderAndIsr = attrs.field(factory=lambda: LeaderAndIsr(""))
     epochs: list[tuple[int, Offset]] = attrs.field(factory=lambda: [(0, FIRST_OFFSET)])  # with their start offsets
     divergences: Mapping[int, tuple[int, Offset]] | None = None
     is_replicated: bool = False
-    divergent: list[RunEntry | BatchEntry] = attrs.field(factory=list)
-    backfill: dict[str, RecordSequence] = attrs.field(factory=dict)
-    withdrawn: list[tuple[RecordSequence, RecordSequence]] = attrs.field(factory=list)
-    former_ends: dict[str, RecordSequence] = attrs.field(factory=dict)
+    divergent: list[RunEntry | BatchEntry] = attrs.field(init=False)
+    backfill: dict[str, RecordSequence] = attrs.field(init=False)
+    withdrawn: list[tuple[RecordSequence, RecordSequence]] = attrs.field(init=False)
+    former_ends: dict[str, RecordSequence] = attrs.field(init=False)
     is_gone: bool = False
 
     if not TYPE_CHECKING:
@@ -124,12 +130,19 @@ class Log:
         self.next_start = FIRST_OFFSET
         self.index_first = self.index_trimmed = self.index_end = FIRST_SEQUENCE
         self.entry_count = 0
-        self.unwritten, self.markers, self.divergent, self.backfill = [], [], [], {}
-        self.withdrawn = []
+        self.forget_waiting()
+        self._forget("withdrawn")
         self.is_replicated = True
 
+    def forget_waiting(self) -> None:
+        """Forget what would be written with the next records: another broker writes them."""
+        self._forget(*_WAITING)
+
     def _forget_entries(self) -> None:
-        for name in _PARTS:
+        self._forget(*_RESTORED)
+
+    def _forget(self, *parts: str) -> None:
+        for name in parts:
             with suppress(AttributeError):
                 delattr(self, name)
 

@@ -101,7 +101,7 @@ class LogTable:
         """Stop assigning offsets in a log: another broker leads it."""
         self.led.pop(log.leader_partition, None)
         self.unwritten.pop(log, None)
-        log.unwritten, log.markers, log.divergent, log.backfill = [], [], [], {}
+        log.forget_waiting()
 
     def replicate(self, log: Log) -> None:
         """Make each append to a log write an index record, for its other replicas."""

@@ -117,7 +117,7 @@ class LocalEpochs:
         """Replace the stored epochs: each with the offset after its last index record."""
         self._ends = {self._first: FIRST_OFFSET, **ends}
         self.latest = max(self._ends)
-        self._complete: frozenset[LeaderAndEpoch] = frozenset()
+        self._complete = _NONE_COMPLETE
         self._latest_complete = NO_EPOCH
 
     def add(self, leader_epoch: LeaderAndEpoch, end_offset: Offset) -> None:
@@ -158,6 +158,10 @@ class LocalEpochs:
                     break
         end_offset = self._ends.get(self._latest_complete)
         return NO_EPOCH_END if end_offset is None else EpochEnd(self._latest_complete, end_offset)
+
+
+_NONE_COMPLETE: frozenset[LeaderAndEpoch] = frozenset()
+"""What most logs share, to save memory."""
 
 
 def _age(start: EpochStart) -> tuple[int, LeaderAndEpoch]:

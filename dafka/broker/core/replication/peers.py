@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from dafka.broker.core.metadata.leader_and_isr import share_replicas, share_set
+from dafka.broker.core.metadata.leader_and_isr import NOBODY, share_replicas, share_set
 from dafka.broker.core.positions import FIRST_OFFSET, UNKNOWN_OFFSET, Offset
 from dafka.broker.core.replication.divergence import Rule
 from dafka.broker.core.replication.election import VoteRecord
@@ -24,7 +24,7 @@ class LeaderPreference:
     __slots__ = ("_log", "_preferred", "_ranked", "_ranked_of", "ineligible_leaders")
 
     def __init__(self, log: str) -> None:
-        self.ineligible_leaders: frozenset[str] = frozenset()
+        self.ineligible_leaders = NOBODY
         self._log = log
         self._preferred: tuple[str, ...] = ()
         self._ranked: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class LeaderPreference:
     def set(self, preferred: tuple[str, ...], ineligible_leaders: frozenset[str]) -> bool:
         """Set the preferred brokers, best first, and the ineligible ones. Return whether anything has changed."""
         before = self._preferred, self.ineligible_leaders
-        self._preferred, self.ineligible_leaders = preferred, ineligible_leaders
+        self._preferred, self.ineligible_leaders = preferred, ineligible_leaders or NOBODY
         return before != (preferred, ineligible_leaders)
 
     def rank(self, replicas: tuple[str, ...]) -> list[str]:
@@ -68,8 +68,7 @@ class Peers:
         votes: VoteRecord,
         rule: Rule,
     ) -> None:
-        self.alive: frozenset[str] = frozenset()
-        self.writable = self.alive
+        self.alive = self.writable = NOBODY
         self.known: frozenset[str] = share_set(first.replicas)
         self.preference = LeaderPreference(log)
         self.progress = FollowerProgress()

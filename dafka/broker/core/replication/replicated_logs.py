@@ -103,6 +103,7 @@ class ReplicatedLogs:
         self._number = number
         self._durable_end = durable_end
         self._settings = settings
+        self._shared: dict[tuple[Availability, bool], ReplicaSettings] = {}
         self._logs: dict[str, ReplicatedLog] = {}
         self._control: dict[str, list[tuple[str, ControlRecord]]] = {}
         self._alive: frozenset[str] = frozenset((address,))
@@ -181,9 +182,7 @@ class ReplicatedLogs:
         index records that no checkpoint covers.
         """
         availability = Availability(topic.settings.get("availability", Availability.MAJORITY.value))
-        settings = attrs.evolve(self._settings, availability=availability)
-        if topic.name in self.observed_topics:
-            settings = attrs.evolve(settings, learners_in_sync_s=OBSERVED_IN_SYNC_S)
+        settings = self._settings_of(availability, is_observed=topic.name in self.observed_topics)
         name = name_log(topic.topic_id, number)
         replica = Replica(name, self._address, self._number(), replicas, settings, topic.first_epoch)
         local_log = LocalLog(topic.name, topic.topic_id, number, self._durable_end)
@@ -202,6 +201,15 @@ class ReplicatedLogs:
         replica.local_epochs.log_start = local_log.next_start
         self._wait(log)
         return log
+
+    def _settings_of(self, availability: Availability, *, is_observed: bool) -> ReplicaSettings:
+        """Return the settings of some logs, which share them, to save memory."""
+        if (found := self._shared.get((availability, is_observed))) is None:
+            found = attrs.evolve(self._settings, availability=availability)
+            if is_observed:
+                found = attrs.evolve(found, learners_in_sync_s=OBSERVED_IN_SYNC_S)
+            self._shared[availability, is_observed] = found
+        return found
 
     def resume(self, log: ReplicatedLog, now: float) -> list[LogAction]:
         """Begin to take part: lead the log if this broker is its leader, or request votes if it has none."""
