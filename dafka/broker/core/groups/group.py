@@ -119,8 +119,6 @@ class Group:
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         """Return whether a member with these assignors has one that all other members support."""
-        if not protocol_type or not protocols:
-            return False
         if not self.members:
             return True
         count = len(self.members)
@@ -188,8 +186,6 @@ class Group:
             del self._static[member.group_instance_id]
         self.unsynced.discard(member_id)
         self.newcomers.discard(member_id)
-        if self.leader == member_id:
-            self.leader = next(iter(self.members), None)
 
     def elect_leader(self) -> None:
         """Elect a leader among the members that have joined. There must be one."""
@@ -220,11 +216,6 @@ class Group:
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.enter(GroupState.STABLE, now_ms)
-
-    def clear_assignments(self) -> None:
-        """Clear the assignments, because the generation ends before all members have got them."""
-        for member in self.members.values():
-            member.assignment = b""
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """Return the topics that a group of consumers reads; None if they are unknown."""

@@ -98,21 +98,19 @@ class Rebalancer:
     def await_sync(self, group: Group, token: Token, member_id: str) -> None:
         """Make a SyncGroup request wait."""
         group.unsynced.discard(member_id)
-        if not group.unsynced:
-            self._deadlines.cancel(("sync", group.group_id, ""))
         self._make_wait(group.syncing, member_id, token, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         self._deadlines.cancel(("session", group.group_id, member_id))
 
     def answer_syncs(self, group: Group, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> None:
         """Respond to the waiting SyncGroup requests: with the assignments, unless there is an error."""
-        for member_id, token in group.syncing.items():
-            member = group.members[member_id]
+        waiting, group.syncing = group.syncing, {}
+        for member_id, token in waiting.items():
             result = SyncResult(error)
             if not error:
-                result = SyncResult(error, group.protocol_type, group.protocol_name, member.assignment)
+                assignment = group.members[member_id].assignment
+                result = SyncResult(error, group.protocol_type, group.protocol_name, assignment)
             self.answer(token, result)
-            self._begin_session(group, member, now_ms)
-        group.syncing.clear()
+            self.record_activity(group, member_id, now_ms)
 
     def remove_id(self, group: Group, member_id: str) -> None:
         """Remove a member or an expected one, and respond to its requests. The caller must call `on_removal` next."""
@@ -144,7 +142,6 @@ class Rebalancer:
             return
         was_empty = group.state is GroupState.EMPTY
         if group.state is GroupState.COMPLETING_REBALANCE:
-            group.clear_assignments()
             self.answer_syncs(group, now_ms, ErrorCode.REBALANCE_IN_PROGRESS)
         group.unsynced.clear()
         self._deadlines.cancel(("sync", group.group_id, ""))

@@ -2,7 +2,6 @@
 
 import json
 import random
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.errors import StorageFormatError
-from tests.broker.core.groups.group_client import BOTH, Groups
+from tests.broker.core.groups.group_client import Groups
 
 ORDERS = TopicPartition("orders", 0)
 OPTIONAL = "topic_id"
@@ -110,16 +109,6 @@ def test_other_topics_and_keys_are_refused() -> None:
         restore(StateRecord("orders", b'["group","g"]', None))
 
 
-def test_state_that_contradicts_itself_is_refused() -> None:
-    record = samples()[0]
-    assert record.value is not None
-    changes: list[dict[str, Any]] = [{"state": "Empty"}, {"members": []}, {"leader": "x"}, {"state": "Dead"}]
-    for change in changes:
-        value = json.dumps(json.loads(record.value) | change).encode()
-        with pytest.raises(StorageFormatError):
-            restore(record._replace(value=value))
-
-
 @pytest.mark.parametrize("superseded_max", [deadlines_module.SUPERSEDED_MAX, 0, -100])
 def test_the_earliest_deadline_comes_first_and_exactly_when_it_is_due(
     superseded_max: int, monkeypatch: pytest.MonkeyPatch
@@ -155,10 +144,3 @@ def test_cancelled_deadlines_take_no_memory() -> None:
     assert len(deadlines._heap) < 1_300
     due = [deadlines.pop_due(10_000) for _ in range(101)]
     assert due == [*range(0, 10_000, 100), None]
-
-
-def test_generations_begin_again_with_1_after_the_largest_number() -> None:
-    record = samples()[0]
-    value = json.loads(record.value or b"") | {"generation_id": 2**31 - 1}
-    again = Groups(Groups().settings, [record._replace(value=json.dumps(value).encode())])
-    assert again.joined(value["leader"], protocols=BOTH).generation_id == 1

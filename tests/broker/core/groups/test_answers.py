@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -14,7 +15,8 @@ from dafka.broker.core.error_codes import ErrorCode as E
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.groups.results import JoinResult, LeavingMember, SyncRequest
 from dafka.broker.core.topic_partition import TopicPartition
-from tests.broker.core.groups.group_client import RANGE, Groups
+from dafka.errors import StorageFormatError
+from tests.broker.core.groups.group_client import BOTH, RANGE, Groups
 
 ORDERS = TopicPartition("orders", 0)
 SESSION_MS = 10_000
@@ -265,3 +267,18 @@ def test_an_expected_member_keeps_its_group_and_takes_a_place() -> None:
     assert groups.joined(requires_known_member_id=True).error_code is E.MEMBER_ID_REQUIRED
     assert groups.joined().error_code is E.GROUP_MAX_SIZE_REACHED
     assert groups.join(expected.member_id, protocols=RANGE) not in groups.answers, "another one is expected"
+
+
+def test_a_group_is_restored_only_from_state_that_does_not_contradict_itself() -> None:
+    groups = Groups()
+    alone = groups.joined()
+    groups.synced(alone, {alone.member_id: b"left"})
+    *_, record = groups.records
+    fields = json.loads(record.value or b"")
+    changes: list[dict[str, Any]] = [{"state": "Empty"}, {"members": []}, {"leader": "x"}, {"state": "Dead"}]
+    for change in changes:
+        with pytest.raises(StorageFormatError):
+            Groups(groups.settings, [record._replace(value=json.dumps(fields | change).encode())])
+    last = json.dumps(fields | {"generation_id": 2**31 - 1}).encode()
+    again = Groups(groups.settings, [record._replace(value=last)])
+    assert again.joined(alone.member_id, protocols=BOTH).generation_id == 1, "there is no larger number"
