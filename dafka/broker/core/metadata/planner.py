@@ -148,7 +148,7 @@ class Planner:
         """
         self._now = now
         silent = self._state.brokers.keys() - self._brokers.alive
-        self._silent_since = {each: min(self._silent_since.get(each, now), now) for each in silent}
+        self._silent_since = {each: self._silent_since.get(each, now) for each in silent}
         members = self._survey()
         found = (members, self._state.applied)
         if 3 * len(members.registered - members.alive) > len(members.registered) or found == self._resting:

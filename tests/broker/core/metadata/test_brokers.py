@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any
+from random import Random
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dafka.broker.core.metadata.brokers import BROKER_VERSION, BrokerRegistration, Brokers, decode_broker, encode_broker
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.errors import StorageFormatError
+from tests.seeds import each_seed
 
 TIMEOUT_S = 1.0
-STEPS = st.one_of(
-    st.tuples(st.sampled_from(["heard", "expected"]), st.sampled_from("bcde")),
-    st.tuples(st.just("known"), st.sampled_from("abcd"), st.integers(-1, 2)),
-    st.tuples(st.just("disk"), st.sampled_from("abc"), st.booleans()),
-    st.tuples(st.just("check"), st.sampled_from([0.0, 0.1, 0.9, 1.0, 2.0]), st.booleans()),
-    st.tuples(st.just("back"), st.sampled_from([0.5, 100.0])),
-)
 
 
 class Model:
@@ -35,7 +27,35 @@ class Model:
         self.unheard: dict[str, float] = {}  # also while it was stopped
         self.known: dict[str, BrokerRegistration] = {}
         self.failing: set[str] = set()
+        self.has_forgotten = False
         self.alive, self.heard, self.advertised, self.unwritable = {"a"}, {"a"}, {"a"}, set[str]()
+
+    def step(self, draw: Random) -> None:
+        broker, is_so = draw.choice("bcde"), draw.random() < 0.5
+        match draw.choice(["heard"] * 4 + ["check"] * 4 + ["known", "known", "disk", "expected", "back", "forget"]):
+            case "heard":
+                self.do_heard(broker)
+            case "expected":
+                self.do_expected(broker)
+            case "known":
+                self.do_known(draw.choice("abcde"), draw.randint(-1, 2))
+            case "disk":
+                self.do_disk(broker, is_so)
+            case "check":
+                self.do_check(draw.choice([0.0, 0.125, 0.5, 0.875, 1.0, 2.0]), is_so)
+            case "back":
+                self.do_back(draw.choice([0.5, 100.0]))
+            case "forget":
+                self.do_forget(broker)
+
+    def do_forget(self, broker: str) -> None:
+        self.brokers.forget(broker)
+        self.brokers.check_alive(self.now)
+        self.known.pop(broker, None)
+        self.failing.discard(broker)
+        self.advertised.discard(broker)
+        self.has_forgotten = True
+        self.update()
 
     def do_heard(self, broker: str) -> None:
         self.brokers.record_heartbeat(broker, self.now)
@@ -77,8 +97,8 @@ class Model:
         assert has_changed == (before != (self.alive, self.unwritable, self.heard))
 
     def update(self) -> None:
-        self.alive = {"a"} | {each for each in self.known if self.silent.get(each, 9e9) < TIMEOUT_S - 1e-9}
-        self.heard = {"a"} | {each for each in self.known if self.unheard.get(each, 9e9) < TIMEOUT_S - 1e-9}
+        self.alive = {"a"} | {each for each in self.known if self.silent.get(each, 9e9) < TIMEOUT_S}
+        self.heard = {"a"} | {each for each in self.known if self.unheard.get(each, 9e9) < TIMEOUT_S}
         self.unwritable = self.alive & self.failing
         if 2 * len(self.alive & self.advertised) >= len(self.advertised):  # otherwise it is more likely cut off
             self.advertised = set(self.alive)
@@ -89,7 +109,7 @@ class Model:
         living = [each for each in every if each.address in self.alive]
         assert (set(brokers.alive), set(brokers.unwritable)) == (self.alive, self.unwritable)
         assert set(brokers.heard) == self.heard <= self.alive, "who has stalled relies on nobody"
-        assert brokers.is_alone == (not self.known)
+        assert brokers.is_alone == (not self.known and not self.has_forgotten)
         assert (brokers.all(), brokers.living()) == (every, living)
         assert brokers.advertised() == [each for each in every if each.address in self.advertised]
         for each in "abz":
@@ -105,12 +125,11 @@ class Model:
         assert brokers.silent_s("z", self.now) == float("inf")
 
 
-@settings(max_examples=80)
-@given(st.lists(STEPS, max_size=40))
-def test_brokers_are_known_and_alive_that_were_heard_for_less_than_the_timeout(steps: list[tuple[Any, ...]]) -> None:
-    model = Model()
-    for kind, *step in steps:
-        getattr(model, f"do_{kind}")(*step)
+@each_seed(60)
+def test_brokers_are_known_and_alive_that_were_heard_for_less_than_the_timeout(seed: int) -> None:
+    model, draw = Model(), Random(seed)
+    for _ in range(60):
+        model.step(draw)
         model.check()
 
 

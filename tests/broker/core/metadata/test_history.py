@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
-from hypothesis import given, settings
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import (
@@ -24,21 +25,45 @@ from dafka.broker.core.metadata.commands import (
     SetFeatureLevel,
     SnapshotTaken,
 )
-from dafka.broker.core.metadata.history import apply_orders, describe_command
+from dafka.broker.core.metadata import history as history_module
+from dafka.broker.core.metadata.history import RecentChanges, apply_orders, describe_command
 from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.positions import Offset
-from tests.broker.core.metadata.test_cluster_state import ORDERS, begin, parts, topic
+from tests.broker.core.metadata.test_cluster_state import begin, draw_orders, parts, topic
+from tests.seeds import each_seed
 
 
-@settings(max_examples=100)
-@given(ORDERS)
-def test_changes_have_the_outcomes_that_brokers_have_found(orders: list[Order]) -> None:
-    state, again = begin(), begin()
+@each_seed(20)
+def test_changes_have_the_outcomes_that_brokers_have_found(seed: int) -> None:
+    state, again, orders = begin(), begin(), draw_orders(seed)
     changes = list(apply_orders(again, [(Offset(number), order) for number, order in enumerate(orders)]))
     assert [each.outcome for each in changes] == [state.apply(order) for order in orders]
     assert parts(again) == parts(state)
     assert [each.order for each in changes] == orders
     assert all(each.description and "\n" not in each.description for each in changes)
+
+
+def test_all_changes_from_some_offset_on_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "RECENT_MAX", 5)
+    orders = draw_orders(1, 40)
+    every = list(apply_orders(begin(), [(Offset(number), order) for number, order in enumerate(orders)]))
+    for restart, earlier in product((0, 3, 20), range(8)):
+        recent, state = RecentChanges(), begin()
+        for number, order in enumerate(orders[:restart]):
+            state.apply(order)
+        recent.restart(Offset(restart))
+        for number in range(restart, 26):
+            assert recent.apply(state, Offset(number), orders[number]) == every[number].outcome
+            assert recent.begin == max(restart, number + 1 - 5)
+            assert recent.between(Offset(0), Offset(99)) == every[recent.begin : number + 1]
+            assert recent.between(Offset(number - 1), Offset(number)) == every[max(recent.begin, number - 1) : number]
+        recent, begin_at = RecentChanges(), 10 - earlier
+        recent.restart(Offset(10))
+        recent.apply(begin(), Offset(10), orders[10])
+        recent.put_before(every[begin_at:10], Offset(begin_at))
+        is_kept = earlier + 1 <= 5
+        assert recent.begin == (begin_at if is_kept else 10)
+        assert [each.offset for each in recent.between(Offset(0), Offset(99))] == [*range(recent.begin, 11)]
 
 
 DESCRIBED: list[tuple[Command, str]] = [

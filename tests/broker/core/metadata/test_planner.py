@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable
+from itertools import product
 
 import attrs
 import pytest
@@ -215,6 +216,10 @@ class Cluster:
         """Check what is true of each order: only usable brokers come, and only those go that have to."""
         present = self.ordered(f"{change.topic_id}/{change.log}")
         assert set(change.replicas) - set(present.replicas) <= self.usable()
+        voting = set(present.former or present.replicas)
+        assert 2 * len(voting & self.alive) > len(voting), "the others can agree on it"
+        dead = {each for each, at in self.died_at.items() if self.now - at >= SETTINGS.replace_replicas_after_s}
+        assert not any(each in dead and self.state.brokers[each].is_draining for each in change.replicas)
         for each in set(present.replicas) - set(change.replicas):
             is_gone = each in self.died_at and self.now - self.died_at[each] >= SETTINGS.replace_replicas_after_s
             found = self.brokers.find(each)
@@ -223,7 +228,8 @@ class Cluster:
 
     def usable(self) -> set[str]:
         found = [self.brokers.find(each) for each in self.alive if not self.state.brokers[each].is_draining]
-        return {each.address for each in found if each is not None and each.free_bytes >= SETTINGS.full_bytes}
+        with_space = {each.address for each in found if each is not None and each.free_bytes >= SETTINGS.full_bytes}
+        return with_space - self.brokers.unwritable
 
     def run(self, seconds: int) -> list[ChangeReplicas]:
         return [each for _ in range(seconds) for each in self.step()]
@@ -276,12 +282,21 @@ def test_a_cluster_of_one_grows_and_its_internal_logs_are_first() -> None:
 
 
 def test_nothing_moves_while_more_than_a_third_of_the_brokers_is_silent() -> None:
-    cluster = Cluster(broker_count=5)
-    cluster.create("logs", 4)
-    cluster.kill("b0", "b1")
-    assert cluster.run(200) == []
-    cluster.revive("b1")
-    assert cluster.run(20)
+    for count, silent in product(range(4, 10), range(1, 4)):
+        cluster = Cluster(broker_count=count)
+        cluster.create("logs", 20)
+        cluster.kill(*(f"b{number}" for number in range(silent)))
+        assert bool(cluster.run(90)) == (3 * silent <= count)
+        cluster.revive(*cluster.state.brokers)
+
+
+def test_a_dead_broker_without_a_successor_stays_a_replica_until_it_is_drained() -> None:
+    cluster = Cluster(broker_count=3)
+    cluster.create("logs", 1)
+    cluster.kill("b2")
+    assert cluster.run(90) == []
+    cluster.drain("b2")
+    assert [set(each.replicas) for each in cluster.run(5)] == [{"b0", "b1"}]
 
 
 def test_a_new_controller_measures_silence_anew() -> None:
@@ -342,6 +357,17 @@ def test_damaged_replicas_are_copied_anew_one_after_the_other_while_one_is_whole
     assert [({*each.replicas}, each.reason) for each in cluster.run(20)] == [({"b0", "b2"}, Reason.DAMAGED)]
     damage("")
     assert [len(each.replicas) for each in cluster.run(20)] == [3]
+
+
+def test_a_change_is_replaced_whose_new_brokers_die() -> None:
+    cluster = Cluster(broker_count=6, copy_s=10_000)
+    cluster.create("logs", 1)
+    former = cluster.present["logs/0"].replicas
+    first, second, third = cluster.state.brokers.keys() - {*former}
+    cluster.order(ChangeReplicas("logs", 0, (first, second, third), generation=1))
+    cluster.run(3)
+    cluster.kill(first, second)
+    assert [{first, second}.isdisjoint(each.replicas) for each in cluster.run(70)] == [True]
 
 
 def test_logs_whose_replicas_are_assigned_keep_their_number_and_order() -> None:
@@ -428,6 +454,7 @@ def test_replicas_come_to_rest_where_brokers_take_them_whatever_happens(seed: in
                 cluster.drain(name, is_draining=draw.random() < 0.6)
             case "fill":
                 cluster.fill(name, draw.choice([50, 500, 5000]))
+                cluster.brokers.record_storage(name, can_write=draw.random() < 0.5)
             case "revive":
                 cluster.revive(*cluster.state.brokers)
         cluster.run(draw.choice([1, 10, 59, 100]))
@@ -461,6 +488,7 @@ def test_a_change_ends_with_what_was_ordered_and_loses_no_majority(
         following = present.follow(ordered if step >= steps else before, present.replicas, in_sync)
         if following is not None:
             if not set(present.voters) <= set(following.replicas):
+                assert set((ordered if step >= steps else before).added) <= in_sync
                 kept = in_sync & set(following.voters)
                 assert 2 * len(kept) > len(following.voters), "nothing more is acknowledged"
             present = following

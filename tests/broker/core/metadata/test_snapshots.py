@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.broker.core.metadata import snapshots
@@ -23,7 +23,8 @@ from dafka.broker.core.metadata.snapshots import (
 )
 from dafka.broker.core.positions import Offset
 from dafka.errors import StateDiffersError, StorageFormatError
-from tests.broker.core.metadata.test_cluster_state import ORDERS, SUPPORT, begin, parts
+from tests.broker.core.metadata.test_cluster_state import SUPPORT, begin, draw_orders, parts
+from tests.seeds import each_seed
 
 EVERY = 5
 
@@ -47,10 +48,10 @@ def store(stored: dict[bytes, bytes], state: ClusterState) -> None:
             stored[key] = value
 
 
-@settings(max_examples=150)
-@given(ORDERS, ORDERS)
-def test_a_snapshot_stands_for_the_commands_before_it(before: list[Order], after: list[Order]) -> None:
-    state = begin()
+@each_seed(50)
+def test_a_snapshot_stands_for_the_commands_before_it(seed: int) -> None:
+    state, orders = begin(), draw_orders(seed)
+    before, after = orders[: seed % 60], orders[seed % 60 :]
     for order in before:
         state.apply(order)
     snapshot = snapshot_of(state)
@@ -62,10 +63,10 @@ def test_a_snapshot_stands_for_the_commands_before_it(before: list[Order], after
     assert (parts(again), snapshot_of(again).text) == (parts(state), snapshot_of(state).text)
 
 
-@given(ORDERS, st.data())
-def test_a_file_has_a_whole_snapshot_or_is_refused(orders: list[Order], data: st.DataObject) -> None:
+@given(st.integers(0, 20), st.data())
+def test_a_file_has_a_whole_snapshot_or_is_refused(seed: int, data: st.DataObject) -> None:
     state = begin()
-    for order in orders:
+    for order in draw_orders(seed):
         state.apply(order)
     text = write_snapshot_file(snapshot_of(state))
     assert read_snapshot_file(text) == snapshot_of(state)
@@ -77,12 +78,10 @@ def test_a_file_has_a_whole_snapshot_or_is_refused(orders: list[Order], data: st
             read_snapshot_file(damaged)
 
 
-@settings(max_examples=150)
-@given(ORDERS, ORDERS)
-def test_a_broker_that_is_behind_learns_from_a_snapshot_what_has_changed(
-    known: list[Order], missed: list[Order]
-) -> None:
-    behind, ahead, stored = begin(), begin(), dict[bytes, bytes]()
+@each_seed(50)
+def test_a_broker_that_is_behind_learns_from_a_snapshot_what_has_changed(seed: int) -> None:
+    behind, ahead, stored, orders = begin(), begin(), dict[bytes, bytes](), draw_orders(seed)
+    known, missed = orders[: seed % 60], orders[seed % 60 :]
     for order in known:
         behind.apply(order)
         ahead.apply(order)

@@ -105,6 +105,7 @@ def test_a_store_is_found_that_lacks_an_accepted_start_or_a_counter_that_it_has_
         cluster.now += 2 * TIMEOUT_S
         cluster.claim, cluster.applied = former, applied
         cluster.start(100)
+        cluster.claim = attrs.evolve(cluster.claim, counter=cluster.claim.counter + draw.choice([0, 50]))
         problem = cluster.hear()
         if has_registered:
             assert problem is StoreProblem.START

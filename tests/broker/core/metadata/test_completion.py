@@ -1,0 +1,61 @@
+"""What the controller adds to commands: epochs that no deleted topic had, replicas and their generations."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.commands import (
+    AddLogs,
+    ChangeReplicas,
+    CloseTopic,
+    CreateTopic,
+    DeleteTopic,
+    DrainBroker,
+    Order,
+)
+from dafka.broker.core.metadata.completion import CommandCompleter
+from dafka.broker.core.metadata.outcome import DONE
+from dafka.broker.core.metadata.planner import Planner, PlannerSettings
+from tests.broker.core.metadata.test_cluster_state import begin, topic
+
+
+def test_a_topic_begins_after_all_leader_epochs_of_a_deleted_one_with_its_name() -> None:
+    for is_alone, first_epoch, latest, last_asked in product((True, False), (0, 2048), (0, 4096), (0, 1024)):
+        state, brokers = begin(), Brokers(BrokerRegistration(address="a"), 1.0)
+        if not is_alone:
+            brokers.record_registration(BrokerRegistration(address="b"))
+        completer = CommandCompleter(
+            state, Planner(state, brokers, PlannerSettings()), brokers, lambda _, latest=latest: latest
+        )
+        create = CreateTopic(topic("orders", "2D"))
+        made = completer.complete(create, 0.0, 77)
+        assert isinstance(made, CreateTopic)
+        assert (made.topic.first_epoch, made.topic.created_at, made.topic.placement) == (0, 77, create.topic.placement)
+        state.apply(Order(CreateTopic(topic(first_epoch=first_epoch))))
+        delete = completer.complete(DeleteTopic("1D", last_asked), 0.0, 0)
+        assert delete == DeleteTopic("1D", max(first_epoch, latest))
+        assert [state.apply(Order(each)) for each in (delete, CloseTopic("1D", {}))] == [DONE, DONE]
+        made = completer.complete(create, 0.0, 77)
+        assert isinstance(made, CreateTopic)
+        last = max(first_epoch, latest)
+        assert made.topic.first_epoch > last if last or not is_alone else made.topic.first_epoch == 0
+
+
+def test_replicas_that_a_command_does_not_name_are_chosen_or_stay() -> None:
+    state, brokers = begin(), Brokers(BrokerRegistration(address="a"), 1.0)
+    completer = CommandCompleter(state, Planner(state, brokers, PlannerSettings()), brokers, lambda _: 0)
+    state.apply(Order(CreateTopic(topic("orders", "1D", ("a", "b")))))
+    assert completer.complete(ChangeReplicas("1D", 0), 0.0, 0) == ChangeReplicas("1D", 0, ("a", "b"), generation=1)
+    change = completer.complete(ChangeReplicas("1D", 0, ("c",), generation=9), 0.0, 0)
+    assert change == ChangeReplicas("1D", 0, ("c",), generation=1)
+    state.apply(Order(change))
+    cancelled = completer.complete(ChangeReplicas("1D", 0), 0.0, 0)
+    assert cancelled == ChangeReplicas("1D", 0, ("a", "b"), generation=2)
+    for count in (0, 1, 2, 4):
+        added = completer.complete(AddLogs("1D", count, (("c",),) * (count == 2)), 0.0, 0)
+        assert isinstance(added, AddLogs)
+        assert (added.log_count, len(added.placement)) == (count, max(count - 1, 0))
+        assert count != 2 or added.placement == (("c",),)
+    for other in (ChangeReplicas("1D", 1), AddLogs("9D", 2), DeleteTopic("9D", 3), DrainBroker("a", True)):
+        assert completer.complete(other, 0.0, 0) == other
