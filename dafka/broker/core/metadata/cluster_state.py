@@ -222,14 +222,13 @@ class ClusterState:
         known = self.topics.get(topic.name)
         if known is not None and known.topic_id == topic.topic_id:
             return DONE
-        if known is not None:
-            return Outcome(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic.name!r} already")
-        if topic.name in self.deleting:
+        twin = known or self.find_id(topic.topic_id)
+        if twin is not None:
+            return Outcome(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {twin.name!r} already")
+        if topic.name in self.deleting or topic.topic_id in self._names:
             return Outcome(ErrorCode.NOT_CONTROLLER, f"the topic {topic.name!r} is still being deleted: try again")
         if topic.topic_id in self.deleted_ids:
             return Outcome(ErrorCode.UNKNOWN_TOPIC_ID, "the topic was deleted meanwhile")
-        if topic.topic_id in self._names:
-            return Outcome(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic with the id {topic.topic_id} already")
         if not 0 < topic.log_count <= LOGS_MAX:
             return Outcome(
                 ErrorCode.INVALID_PARTITIONS, f"a topic has from 1 to {LOGS_MAX} logs, not {topic.log_count}"

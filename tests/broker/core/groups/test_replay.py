@@ -35,7 +35,9 @@ SETTINGS = GroupSettings(
 
 
 def subscription(*topics: str) -> bytes:
-    return struct.pack(">hi", 0, len(topics)) + b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
+    return struct.pack(">hi", 0, len(topics)) + b"".join(
+        struct.pack(">h", len(each)) + each.encode() for each in topics
+    )
 
 
 KINDS: dict[tuple[tuple[str, bytes], ...], tuple[int, set[str] | None]] = {
@@ -175,7 +177,9 @@ class History:
         for log, (offset, epoch, metadata, topic_id) in given.items():
             if log in accepted:
                 self.order += 1
-                expires_ms = self.now_ms + retention_ms if (retention_ms or 0) >= 0 and retention_ms is not None else None
+                expires_ms = (
+                    self.now_ms + retention_ms if (retention_ms or 0) >= 0 and retention_ms is not None else None
+                )
                 found = Given(offset, epoch, metadata or "", topic_id, self.order, self.now_ms, expires_ms)
                 if producer_id is None:
                     self.committed[group, log] = found
@@ -291,7 +295,7 @@ class History:
         return self.now_ms >= (begun_ms + RETENTION_MS if given.expires_ms is None else given.expires_ms)
 
     def check_groups(self) -> None:
-        """A session ends its timeout after the last sign of a member of which no request waits; most vote for the assignor."""
+        """A session ends its timeout after the last sign of a member none of whose requests waits. Votes count."""
         deadlines = self.coordinator._membership._rebalancer._deadlines
         for name, group in self.groups.items():
             for member_id, member in group.members.items():

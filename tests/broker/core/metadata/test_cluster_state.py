@@ -56,37 +56,27 @@ def draw_command(draw: Random) -> Command:
     topic_id, log, store, is_so = draw.choice(IDS), draw.randint(0, 3), draw.choice("abc"), draw.random() < 0.5
     (replicas,) = draw_placement(draw, 1)[:1] or [()]
     settings = {"retention.ms": draw.choice("12")} if is_so else {}
-    match draw.choice(["create", "create", "close", "change", *range(13)]):
-        case "create":
-            fields = settings, draw.randint(0, 3), draw_placement(draw, log)
-            new = Topic(draw.choice(NAMES), topic_id, log, *fields, first_epoch=draw.choice(EPOCHS))
-            return CreateTopic(new, draw.random() < 0.5)
-        case "close" | 0:
-            return CloseTopic(topic_id, {each: draw.randint(0, 9) for each in draw.sample("PQ", draw.randint(0, 2))})
-        case "change" | 1:
-            reason = draw.choice([Reason.ASKED, Reason.DEAD])
-            return ChangeReplicas(topic_id, log, replicas, reason, draw.randint(0, 1), draw.randint(0, 4))
-        case 2:
-            return OpenCluster(draw.randint(1, 3))
-        case 3:
-            return RegisterBroker(store, draw.randint(-1, 2), features=draw.choice(RANGES))
-        case 4:
-            return SetFeatureLevel(draw.randint(0, 4))
-        case 5:
-            return DrainBroker(store, is_so)
-        case 6:
-            return ForgetBroker(store, is_so) if draw.random() < 0.3 else DeleteTopic(topic_id, draw.choice(EPOCHS))
-        case 7:
-            return AddLogs(topic_id, draw.randint(0, 4), draw_placement(draw, log), is_so)
-        case 8:
-            return AlterSettings(topic_id, {"retention.ms": "9"})
-        case 9:
-            return ReplicasChanged(topic_id, log, draw.randint(0, 4), 1024)
-        case 10:
-            return RecoverLog(topic_id, log, store)
-        case 11:
-            return DeleteTopic(topic_id, draw.choice(EPOCHS))
-    return SnapshotTaken(draw.randint(0, 9), "checksum")
+    fields = settings, draw.randint(0, 3), draw_placement(draw, log)
+    new = Topic(draw.choice(NAMES), topic_id, log, *fields, first_epoch=draw.choice(EPOCHS))
+    create = CreateTopic(new, draw.random() < 0.5)
+    close = CloseTopic(topic_id, {each: draw.randint(0, 9) for each in draw.sample("PQ", draw.randint(0, 2))})
+    reason = draw.choice([Reason.ASKED, Reason.DEAD])
+    change = ChangeReplicas(topic_id, log, replicas, reason, draw.randint(0, 1), draw.randint(0, 4))
+    delete = DeleteTopic(topic_id, draw.choice(EPOCHS))
+    others: list[Command] = [
+        OpenCluster(draw.randint(1, 3)),
+        RegisterBroker(store, draw.randint(-1, 2), features=draw.choice(RANGES)),
+        SetFeatureLevel(draw.randint(0, 4)),
+        DrainBroker(store, is_so),
+        ForgetBroker(store, is_so) if draw.random() < 0.3 else delete,
+        AddLogs(topic_id, draw.randint(0, 4), draw_placement(draw, log), is_so),
+        AlterSettings(topic_id, {"retention.ms": "9"}),
+        ReplicasChanged(topic_id, log, draw.randint(0, 4), 1024),
+        RecoverLog(topic_id, log, store),
+        delete,
+        SnapshotTaken(draw.randint(0, 9), "checksum"),
+    ]
+    return draw.choice([create, create, close, close, change, change, *others])
 
 
 def draw_orders(seed: int, count: int = 60) -> list[Order]:

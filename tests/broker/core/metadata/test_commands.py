@@ -15,10 +15,13 @@ from dafka.errors import StorageFormatError
 from tests.broker.core.metadata.test_cluster_state import draw_orders, topic
 from tests.seeds import each_seed
 
+
 @each_seed(10)
 def test_an_order_is_read_as_it_was_written(seed: int) -> None:
     for number, each in enumerate(draw_orders(seed)):
-        order = attrs.evolve(each, request_id=f"r{number}", ordered_by="ä\ud800"[: number % 3], ordered_at=2**62 - number)
+        order = attrs.evolve(
+            each, request_id=f"r{number}", ordered_by="ä\ud800"[: number % 3], ordered_at=2**62 - number
+        )
         assert decode_order(encode_order(order)) == order
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from unittest.mock import Mock
 
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.commands import (
@@ -25,9 +26,8 @@ def test_a_topic_begins_after_all_leader_epochs_of_a_deleted_one_with_its_name()
         state, brokers = begin(), Brokers(BrokerRegistration(address="a"), 1.0)
         if not is_alone:
             brokers.record_registration(BrokerRegistration(address="b"))
-        completer = CommandCompleter(
-            state, Planner(state, brokers, PlannerSettings()), brokers, lambda _, latest=latest: latest
-        )
+        planner = Planner(state, brokers, PlannerSettings())
+        completer = CommandCompleter(state, planner, brokers, Mock(return_value=latest))
         create = CreateTopic(topic("orders", "2D"))
         made = completer.complete(create, 0.0, 77)
         assert isinstance(made, CreateTopic)

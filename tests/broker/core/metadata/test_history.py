@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata import history as history_module
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterSettings,
@@ -25,7 +26,6 @@ from dafka.broker.core.metadata.commands import (
     SetFeatureLevel,
     SnapshotTaken,
 )
-from dafka.broker.core.metadata import history as history_module
 from dafka.broker.core.metadata.history import RecentChanges, apply_orders, describe_command
 from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.positions import Offset
@@ -49,7 +49,7 @@ def test_all_changes_from_some_offset_on_are_remembered(monkeypatch: pytest.Monk
     every = list(apply_orders(begin(), [(Offset(number), order) for number, order in enumerate(orders)]))
     for restart, earlier in product((0, 3, 20), range(8)):
         recent, state = RecentChanges(), begin()
-        for number, order in enumerate(orders[:restart]):
+        for order in orders[:restart]:
             state.apply(order)
         recent.restart(Offset(restart))
         for number in range(restart, 26):
