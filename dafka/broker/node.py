@@ -268,6 +268,7 @@ class BrokerNode:
         while True:
             await trio.sleep(HELLO_S)
             self.messenger.tick()
+            self.joining.check_secret()
 
     async def _request_topics(self) -> None:
         """Request topics for the records of producers that this broker stored before it joined its cluster."""

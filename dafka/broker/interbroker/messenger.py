@@ -51,6 +51,7 @@ class _Peer:
     link: Link
     waiting: deque[tuple[int, bytes]] = attrs.field(factory=deque)
     has_greeted: bool = False
+    has_other_secret: bool = False
 
 
 class BrokerMessenger:
@@ -97,6 +98,19 @@ class BrokerMessenger:
         if not peer.has_greeted:
             self._greet(address, peer)
 
+    def connect(self, address: str) -> None:
+        """Open a connection to another broker without sending a message, if there is none."""
+        peer = self._find_peer(address)
+        if not peer.link.is_open and not peer.has_greeted:
+            self._greet(address, peer)
+
+    def has_other_secret(self, address: str) -> bool | None:
+        """Return whether another broker has another secret; None if it has not answered a hello."""
+        peer = self._peers.get(address)
+        if peer is None or not (peer.link.is_open or peer.has_other_secret):
+            return None
+        return peer.has_other_secret
+
     def tick(self) -> None:
         """Repeat hellos that were not answered while messages wait. Call this a few times a second."""
         self._ticks += 1
@@ -125,6 +139,7 @@ class BrokerMessenger:
             return
         peer = self._find_peer(sender)
         answer = peer.link.receive_hello(hello)
+        peer.has_other_secret = not peer.link.is_open and (peer.has_other_secret or answer is Refusal.OTHER_SECRET)
         if isinstance(answer, Refusal):
             self._refuse(sender, answer, hello.sender)
         elif answer is not None:

@@ -32,6 +32,9 @@ LOOK_S = 0.1
 CONFIRM_S = 2.0
 """How long a broker that was registered before waits until the cluster has accepted its start, in seconds."""
 
+OTHER_SECRET_S = 3.0
+"""How long most brokers must have another secret than this one until it ends, in seconds."""
+
 NOTIFY_S = 5.0
 """Seconds after which a forgotten broker is notified again."""
 
@@ -73,6 +76,7 @@ class Joining:
         self._observe = observe
         self._notified_at: dict[str, float] = {}
         self._was_forgotten = trio.Event()
+        self._other_secret_since = math.inf
         messenger.on(StoreForgotten, self._learn_forgotten)
         self.has_joined = trio.Event()
         """Set when the broker is registered in an open cluster, so that it may serve clients."""
@@ -185,6 +189,29 @@ class Joining:
         if registered is not None and number not in {-1, registered.number}:
             raise ConfigError(
                 f"this store has the number {registered.number} in its cluster, not {number}: start it with that number"
+            )
+
+    # Secrets
+
+    def check_secret(self) -> None:
+        """Connect to the brokers of the cluster that are heard, and raise `ConfigError` if most have another secret.
+
+        Call this a few times a second. Heartbeats and votes need no secret: such a broker could become the controller,
+        which no other one would reach.
+        """
+        own, now = self._brokers.own, trio.current_time()
+        seen = [each for each in self._membership.seen() if each.cluster_id == own.cluster_id] if own.cluster_id else []
+        for each in seen:
+            self._messenger.connect(each.address)
+        answers = {each: self._messenger.has_other_secret(each.address) for each in seen}
+        others = [each for each, has_other in answers.items() if has_other]
+        agreeing = sum(has_other is False for has_other in answers.values()) + (own.address in self._state.brokers)
+        self._other_secret_since = min(self._other_secret_since, now) if len(others) > agreeing else math.inf
+        if now - self._other_secret_since >= OTHER_SECRET_S:
+            names = ", ".join(each.address if each.number < 0 else str(each.number) for each in others)
+            raise ConfigError(
+                f"this broker has another secret than the brokers of its cluster ({names}), or one has none: start all "
+                "of them with the same [broker] secret_file"
             )
 
     # Forgotten stores

@@ -192,6 +192,11 @@ def test_brokers_with_another_secret_or_of_another_cluster_are_refused(
     assert all(each.refused[reason] > 0 for each in network.messengers.values())
     assert [sentence in each for each in caplog.messages].count(True) in {1, 2}
     assert len(caplog.messages) == 2, "each broker reports the other one once"
+    assert network.messengers["a"].has_other_secret("b") is (True if reason is Refusal.OTHER_SECRET else None)
+    network.start("b")
+    network.messengers["a"].connect("b")
+    network.settle()
+    assert network.messengers["a"].has_other_secret("b") is False
 
 
 def test_brokers_without_secrets_connect_and_a_broker_joins_a_cluster_later() -> None:

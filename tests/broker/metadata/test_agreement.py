@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -199,6 +201,23 @@ async def test_a_broker_with_another_number_of_initial_brokers_ends_and_the_othe
         with pytest.raises(ConfigError, match="different numbers of initial brokers, 2 and 3"):
             await cluster.run("B", {"initial_brokers": 2})
         await cluster.start("C", "D", initial_brokers=3)
+
+
+@pytest.mark.parametrize("wrong", ["w" * 32, ""])
+async def test_a_broker_that_does_not_have_the_secret_of_most_others_ends(
+    wrong: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    (tmp_path / "right").write_text("r" * 32)
+    (tmp_path / "wrong").write_text(wrong)
+    right, other = str(tmp_path / "right"), str(tmp_path / "wrong") if wrong else ""
+    async with open_virtual_cluster("ABC", secret_file=right) as cluster:
+        for name in "ABCD":
+            if name in cluster.brokers:
+                await cluster.stop(name)
+            with pytest.raises(ConfigError, match=r"this broker has another secret than the brokers of its cluster \("):
+                await cluster.run(name, {"secret_file": other})
+            await cluster.start(name, secret_file=right)
+            await cluster.brokers[name].create_topic(f"at-{name}")
 
 
 async def test_a_store_stays_in_its_cluster(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
