@@ -70,7 +70,7 @@ from dafka.broker.metadata.controller import Controller
 from dafka.broker.metadata.history import MetadataHistory
 from dafka.broker.metadata.joining import CONFIRM_S, Joining
 from dafka.broker.metadata.metadata_log import MetadataLog
-from dafka.broker.metadata.removal import BrokerLog, list_logs
+from dafka.broker.metadata.removal import BrokerLog, find_obstacle, list_logs
 from dafka.broker.replication.replicator import Replicator
 from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.config import Config
@@ -498,20 +498,31 @@ class BrokerNode:
         """Return the logs that a broker stores, and what its removal means for each, as far as this broker knows."""
         return list_logs(self.tables, store_id)
 
-    async def recover_log(self, log: Log, store_id: str, *, ordered_by: str = "") -> None:
+    async def recover_log(self, log: Log, store_id: str, *, is_dry_run: bool = False, ordered_by: str = "") -> None:
         """Continue a log with what one broker stores of it, because a quorum of its replicas is lost for good.
 
-        Records that only others have are lost. Raise `ConfigError` if the log has a quorum, or the broker is not alive
-        or has never stored it. Raise `NoControllerError` if the cluster cannot agree on it now.
+        Records that only others have are lost. A dry run only checks whether it can. Raise `ConfigError` if the log has
+        a quorum, or the broker is not alive or has never stored it. Raise `NoControllerError` if the cluster cannot
+        agree on it now.
         """
         topic = self.log_table.topics[log.topic]
-        await self.change(RecoverLog(topic.topic_id, log.number, store_id), ordered_by)
+        command = RecoverLog(topic.topic_id, log.number, store_id)
+        await self._change_or_check(command, ordered_by, is_dry_run=is_dry_run)
 
-    async def forget_broker(self, store_id: str, *, accepts_loss: bool = False, ordered_by: str = "") -> None:
+    async def forget_broker(
+        self, store_id: str, *, accepts_loss: bool = False, is_dry_run: bool = False, ordered_by: str = ""
+    ) -> None:
         """Remove a broker whose store is lost. Its number is free then, and other brokers replace its replicas.
 
-        Its store never belongs to the cluster again. Raise `ConfigError` if there is no such broker, or it is alive, or
-        a log has no quorum without it, unless `accepts_loss`. Raise `NoControllerError` if the cluster cannot agree on
-        it now.
+        Its store never belongs to the cluster again. A dry run only checks whether it can. Raise `ConfigError` if there
+        is no such broker, or it is alive, or a log has no quorum without it, unless `accepts_loss`. Raise
+        `NoControllerError` if the cluster cannot agree on it now.
         """
-        await self.change(ForgetBroker(store_id, accepts_loss), ordered_by)
+        await self._change_or_check(ForgetBroker(store_id, accepts_loss), ordered_by, is_dry_run=is_dry_run)
+
+    async def _change_or_check(self, command: Command, ordered_by: str, *, is_dry_run: bool) -> None:
+        """Request a command, or only check whether it can take effect, as far as this broker knows."""
+        if not is_dry_run:
+            await self.change(command, ordered_by)
+        elif refused := find_obstacle(self.tables, command):
+            raise RefusedChangeError(refused.reason, refused.error)

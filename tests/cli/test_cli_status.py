@@ -435,6 +435,13 @@ async def test_a_lost_broker_is_forgotten() -> None:
         number = str(lost.brokers.own.number)
         result = await run("cluster", "forget", number, "--yes", *http(webs[0]))
         assert result.stderr == f"Error: broker {number} is alive: drain it, and stop it before it is forgotten\n"
+        dry = await run("cluster", "forget", number, "--dry-run", *http(webs[0]))
+        assert (dry.exit_code, dry.stderr, "orders" in dry.stdout) == (2, result.stderr, True)
+        dry = await run("topic", "recover", "orders", "--log", "0", "--from", number, "--dry-run", *http(webs[0]))
+        assert (dry.exit_code, dry.stderr) == (
+            2,
+            "Error: log 0 of orders has a quorum, so it continues without a recovery\n",
+        )
         listed = await run("cluster", "drain", number, "--dry-run", *http(webs[0]))
         assert "orders" in listed.stdout
         assert not lost.brokers.own.is_draining
@@ -442,6 +449,7 @@ async def test_a_lost_broker_is_forgotten() -> None:
         await wait_until(lambda: not any(web.broker.node.brokers.is_alive(lost.address) for web in webs[:3]))
         listed = await run("cluster", "forget", number, "--dry-run", *http(webs[0]))
         assert "has a quorum" in listed.stdout
+        assert (listed.exit_code, listed.stderr) == (0, f"broker {number} would be forgotten\n")
         result = await run("cluster", "forget", number, "--yes", *http(webs[1]))
         while "is alive" in result.stderr:  # the controller has heard it a moment later
             result = await run("cluster", "forget", number, "--yes", *http(webs[1]))

@@ -250,11 +250,14 @@ def forget(number: int, accept_loss: bool, dry_run: bool, yes: bool, client: Htt
     Its number is free then, and other brokers replace its replicas. Its storage can never come back to the cluster. A
     broker that is alive is not forgotten: drain and stop it first.
     """
+    target, document = f"/brokers/{number}/forget", {"accept_loss": accept_loss}
     if dry_run:
         _print_logs(client, number)
+        client.ask("POST", target, {**document, "dry_run": True})
+        click.echo(f"broker {number} would be forgotten", err=True)
         return
     confirm(f"Forget broker {number} forever?", yes=yes, declined="nothing was changed")
-    client.ask("POST", f"/brokers/{number}/forget", {"accept_loss": accept_loss})
+    client.ask("POST", target, document)
     click.echo(f"broker {number} is forgotten", err=True)
 
 

@@ -260,6 +260,7 @@ def recover(name: str, log: int, broker: int, dry_run: bool, yes: bool, client: 
     logs = {each["log"]: each for each in client.ask("GET", target)["logs"]}
     if log not in logs:
         raise UsageMistake(f"topic {name!r}: there is no log {log}")
+    client.ask("POST", f"{target}/logs/{log}/recover", {"broker": broker, "dry_run": True})
     others = [each for each in logs[log]["replicas"] if each != broker]
     shown = f"the brokers {join_numbers(others)}" if others else "brokers that were forgotten"
     click.echo(

@@ -43,12 +43,14 @@ class Forgetting(Document):
     accept_loss: Annotated[
         bool, doc("Whether to forget it although logs have no quorum without it. Their records can be lost.")
     ] = False
+    dry_run: Annotated[bool, doc("Whether only to check that it can be forgotten.")] = False
 
 
 class Recovery(Document):
     """How a log is recovered."""
 
     broker: Annotated[BrokerNumber, doc("The broker from which the log continues.")]
+    dry_run: Annotated[bool, doc("Whether only to check that the log can be recovered.")] = False
 
 
 class ForgottenBroker(Document):
@@ -90,7 +92,12 @@ async def forget_broker(request: Request, document: Forgetting) -> ForgottenBrok
     request is refused while the broker is alive, or a log has no quorum without it.
     """
     node, found = request.broker.node, find_broker(request)
-    await node.forget_broker(found.address, accepts_loss=document.accept_loss, ordered_by=request.requester)
+    await node.forget_broker(
+        found.address,
+        accepts_loss=document.accept_loss,
+        is_dry_run=document.dry_run,
+        ordered_by=request.requester,
+    )
     return ForgottenBroker(found.number, found.address)
 
 
@@ -109,5 +116,6 @@ async def recover_log(request: Request, document: Recovery) -> Replicas:
     while the log has a quorum.
     """
     node, log = request.broker.node, find_numbered_log(request)
-    await node.recover_log(log, find_number(node, document.broker).address, ordered_by=request.requester)
+    found = find_number(node, document.broker)
+    await node.recover_log(log, found.address, is_dry_run=document.dry_run, ordered_by=request.requester)
     return Replicas(**describe_leadership(node, log))
