@@ -30,7 +30,7 @@ from dafka.broker.core.tables import make_tables
 from dafka.broker.local_state import LocalState
 from dafka.broker.node import BrokerNode
 from dafka.config import Config
-from dafka.errors import OutdatedStoreError, StorageFormatError
+from dafka.errors import ConfigError, OutdatedStoreError, StorageFormatError
 from dafka.exceptions import unwrap_group
 from dafka.packed_bytes import LENGTH_BYTES, PackedContents
 from dafka.protocol.machines.stored_partitions import StoredPartitions
@@ -219,12 +219,18 @@ async def run_broker(
 ) -> None:
     """Run a broker with an open storage until cancelled. `connect` opens the sockets of a node with an address.
 
-    The broker has this `support` for features.
+    The broker has this `support` for features. Raise `ConfigError` if others would not hear its heartbeats in time.
 
     If the storage is an older copy or a clone of a broker's store, the broker gives up its store id, and starts again
     with another one. If it had started already, it raises `OutdatedStoreError` instead, and has the other id when it is
     run again. See `serve_broker`.
     """
+    heartbeat_ms, timeout_ms = config.broker.heartbeat_ms, config.broker.leader_timeout_ms
+    if heartbeat_ms >= timeout_ms:
+        raise ConfigError(
+            f"[broker] heartbeat_ms: expected less than leader_timeout_ms, which is {timeout_ms}, not {heartbeat_ms}: "
+            "otherwise others take over the logs of this broker between two heartbeats"
+        )
     has_started, lost = False, next((str(each) for each in storage.repairs if each.is_lost), "")
     while True:
         try:
@@ -250,7 +256,7 @@ async def _give_up_store_id(storage: Storage) -> str:
     await state.load(storage, Partition(CLUSTER_TOPIC, storage.identity))
     record = decode_store_record(state.values(CLUSTER_TOPIC)[STORE_KEY])
     former = record.store_id or storage.identity
-    changed = attrs.evolve(record, store_id=new_address(), replaces=former, starts=())
+    changed = attrs.evolve(record, store_id=new_address(), replaces=former, starts=(), pending_recovery=0)
     await delete_partitions(storage, [Partition(CHECKPOINTS_TOPIC, former)])
     state.put(CLUSTER_TOPIC, [(STORE_KEY, encode_store_record(changed))])
     await storage.append(state.begin_write(steady_now_ms()))

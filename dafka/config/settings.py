@@ -424,7 +424,7 @@ class BrokerConfig:
     """The number of replicas of each log of a new topic, unless the request that creates it specifies one. While there
     are fewer brokers, each of them has a replica."""
     heartbeat_ms: int = attrs.field(default=250, converter=to_milliseconds, validator=check_milliseconds(1))
-    """The time between two heartbeats."""
+    """The time between two heartbeats, less than `leader_timeout_ms`."""
     leader_timeout_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """The time without a heartbeat after which others take over the logs of a broker."""
     preferred_leader_after_ms: int = attrs.field(

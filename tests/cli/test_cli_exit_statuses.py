@@ -132,6 +132,7 @@ bench --json {folder}/none/results.json                  | cannot write {folder}
 bench --base tea --system dafka                          | --base: expected one of 'dafka
 bench no-job                                             | Invalid value for '[JOB]...':
 broker --storage sqlite:{folder}/none/store.db           | cannot open {folder}/none/store.db: folder {folder}/none
+broker --kafka 0 --storage memory: --config {folder}/slow | [broker] heartbeat_ms: expected less than leader_timeout_ms
 broker --kafka 0.0.0.0:0 --storage memory:               | clients that do not authenticate could connect to 0.0.0.0
 topic create t --kafka nowhere                           | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not
 topic list --kafka nowhere                               | --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not
@@ -203,6 +204,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object
     (folder / "open.key").chmod(0o644)
     (folder / "empty").touch()
     (folder / "list").write_text("[beacons]")
+    (folder / "slow").write_text("[broker]\nheartbeat_ms = 1000\n")
     towers = '["tcp://127.0.0.1:7", "tcp://127.0.0.1:8"]'
     (folder / "settings").write_text(f"[node]\ntower_timeout_ms = 100\n[beacon]\ntower_pub = {towers}\n")
     with sqlite3.connect(folder / "other.db") as connection:
