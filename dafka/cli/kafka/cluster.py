@@ -217,12 +217,18 @@ def drain(number: int, wait: bool, timeout: int | None, dry_run: bool, client: H
         return
     found = client.ask("POST", f"/brokers/{number}/drain")
     click.echo(f"broker {number} is being drained", err=True)
+    if found["is_needed_voter"]:
+        click.echo(
+            f"broker {number} votes on metadata, and too few of the other voters stay: it is drained when another "
+            "broker has become a voter in its place",
+            err=True,
+        )
     deadline = None if timeout is None else time.monotonic() + timeout / 1000
     while wait and not found["is_drained"]:
         if deadline is not None and time.monotonic() > deadline:
-            raise BrokerUnreachable(
-                f"broker {number} is not drained yet: it leads {found['logs_led']} logs and keeps {found['replicas']}"
-            )
+            needed = ", and is needed to vote on metadata" if found["is_needed_voter"] else ""
+            kept = f"it leads {found['logs_led']} logs and keeps {found['replicas']}"
+            raise BrokerUnreachable(f"broker {number} is not drained yet: {kept}{needed}")
         time.sleep(_POLL_S)
         found = next(each for each in client.ask("GET", "/brokers")["brokers"] if each["number"] == number)
     if wait:

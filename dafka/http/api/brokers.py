@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from dafka.broker.broker import Broker
@@ -40,7 +40,13 @@ class ClusterBroker(Document):
     feature_level_min: Annotated[Count, doc("The lowest feature level that it supports.")]
     feature_level_max: Annotated[Count, doc("The highest feature level that it supports.")]
     is_draining: Annotated[bool, doc("Whether it hands its logs to other brokers, to be taken away.")]
-    is_drained: Annotated[bool, doc("Whether it can be taken away: it leads no log, and others keep what it keeps.")]
+    is_drained: Annotated[
+        bool,
+        doc("Whether it can be taken away: it leads no log, others keep what it keeps, and it is no needed voter."),
+    ]
+    is_needed_voter: Annotated[
+        bool, doc("Whether it votes on metadata, and too few of the voters are alive and stay, without drained ones.")
+    ]
     logs_led: Annotated[Count, doc("How many logs it leads, internal ones among them.")]
     replicas: Annotated[Count, doc("How many logs it keeps, led or not.")]
     under_replicated_logs: Annotated[
@@ -178,11 +184,20 @@ def describe_brokers(broker: Broker) -> list[ClusterBroker]:
         replica_count = node.replicator.reassigner.wanted_count(log)
         if len(usable.intersection(leadership.replicas)) < min(replica_count, len(usable)):
             needed.update(leadership.replicas)
-    return [_describe_broker(node, each, led, kept, needed) for each in node.brokers.all()]
+    for ordered in node.replica_changes().values():
+        needed.update(ordered.replicas)
+    quorum = node.quorum
+    voters = quorum.voters if len(usable.intersection(quorum.voters)) < quorum.needed else {}
+    return [_describe_broker(node, each, led, kept, needed, voters) for each in node.brokers.all()]
 
 
 def _describe_broker(
-    node: BrokerNode, broker: BrokerRegistration, led: Counter[str], kept: Counter[str], needed: Counter[str]
+    node: BrokerNode,
+    broker: BrokerRegistration,
+    led: Counter[str],
+    kept: Counter[str],
+    needed: Counter[str],
+    needed_voters: Collection[str],
 ) -> ClusterBroker:
     address, is_self = broker.address, broker.address == node.address
     registered = node.tables.state.brokers.get(address)
@@ -193,7 +208,8 @@ def _describe_broker(
         is_alive=node.brokers.is_alive(address),
         feature_level_min=levels.lowest,
         feature_level_max=levels.highest,
-        is_drained=broker.is_draining and not led[address] and not needed[address],
+        is_drained=broker.is_draining and not led[address] and not needed[address] and address not in needed_voters,
+        is_needed_voter=address in needed_voters,
         logs_led=led[address],
         replicas=kept[address],
         under_replicated_logs=len(node.replicator.reassigner.under_replicated()) if is_self else None,

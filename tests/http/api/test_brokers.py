@@ -130,8 +130,17 @@ async def test_streams_go_on_when_the_leader_dies() -> None:
 ADDRESSES = [letter * 32 for letter in "abcd"]
 
 
-def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **fields: Any) -> Any:
-    """Return a request to a broker that knows others and the logs of a topic, of which each wants two replicas."""
+def make_request(
+    states: Sequence[str],
+    leaderships: Sequence[LeaderAndIsr],
+    voters: Sequence[str] = (),
+    ordered: Sequence[str] = (),
+    **fields: Any,
+) -> Any:
+    """Return a request to a broker that knows others and the logs of a topic, of which each wants two replicas.
+
+    The first log gets the replicas that are ordered.
+    """
     known: Brokers
     for number, (address, state) in enumerate(zip(ADDRESSES, states, strict=False)):
         broker = BrokerRegistration(address=address, number=10 + number, rack=f"rack {number}", free_bytes=number)
@@ -149,7 +158,8 @@ def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **f
         address=ADDRESSES[0],
         brokers=known,
         tables=SimpleNamespace(state=ClusterState()),
-        quorum=MetadataQuorum(ADDRESSES[0]),
+        quorum=MetadataQuorum(ADDRESSES[0], dict.fromkeys(voters, True)),
+        replica_changes=lambda: {logs[0]: SimpleNamespace(replicas=ordered)} if ordered else {},
         inventory=SimpleNamespace(orphans=lambda: {"gone": 3, "lost": 4}),
         all_logs=lambda: logs,
         logs=lambda _topic: logs,
@@ -161,14 +171,16 @@ def make_request(states: Sequence[str], leaderships: Sequence[LeaderAndIsr], **f
     return SimpleNamespace(**context, **fields)
 
 
-def test_a_broker_is_drained_when_it_leads_nothing_and_others_keep_what_it_keeps() -> None:
+def test_a_broker_is_drained_when_the_others_go_on_without_it() -> None:
     for seed in range(200):
         random = Random(seed)
         states = [random.choice(["up", "draining"]), *random.choices(["up", "draining", "dead"], k=3)]
         kept = [tuple(random.sample(ADDRESSES, random.randrange(1, 4))) for _ in range(random.randrange(1, 4))]
         led = [random.choice(["", *each]) for each in kept]
         pairs = zip(led, kept, strict=True)
-        request = make_request(states, [LeaderAndIsr(leader, replicas=each) for leader, each in pairs])
+        voters, ordered = (random.sample(ADDRESSES, random.choice([0, 0, 1, 3])) for _ in range(2))
+        leaderships = [LeaderAndIsr(leader, replicas=each) for leader, each in pairs]
+        request = make_request(states, leaderships, voters, ordered)
         says = [{"address": each, "is_self": each == ADDRESSES[2], "under_replicated_logs": 7} for each in ADDRESSES]
         get_all = AsyncMock(return_value={ADDRESSES[2]: {"brokers": says}})
         request.web = SimpleNamespace(other_brokers=SimpleNamespace(get_all=get_all))
@@ -176,12 +188,15 @@ def test_a_broker_is_drained_when_it_leads_nothing_and_others_keep_what_it_keeps
         assert (found.log_count, found.leaderless_logs) == (len(kept), led.count(""))
         up = {address for address, state in zip(ADDRESSES, states, strict=True) if state == "up"}
         for number, (address, state) in enumerate(zip(ADDRESSES, states, strict=True)):
-            is_needed = any(address in each and len(up & {*each}) < min(2, len(up)) for each in kept)
+            is_needed_voter = address in voters and 2 * len(up & {*voters}) <= len(voters)
+            is_needed = address in ordered or is_needed_voter
+            is_needed |= any(address in each and len(up & {*each}) < min(2, len(up)) for each in kept)
             is_draining, each = state == "draining", found.brokers[number]
             assert (each.number, each.address, each.is_self) == (10 + number, address, not number)
             assert (each.rack, each.free_bytes) == (f"rack {number}", number)
             assert (each.is_alive, each.is_draining) == (state != "dead", is_draining)
             assert each.is_drained == (is_draining and address not in led and not is_needed), seed
+            assert each.is_needed_voter == is_needed_voter, seed
             assert (each.logs_led, each.replicas) == (led.count(address), sum(address in each for each in kept))
             assert each.under_replicated_logs == [1, None, 7, None][number]
         problems = ["1 logs that this broker leads are kept by too few living brokers, such as log 0 of orders"]
