@@ -176,8 +176,11 @@ class Joining:
 
     def _advise(self, record: StoreRecord) -> str:
         """Return what to do if the former id of this store is needed to vote."""
-        quorum = describe_quorum(self._tables, trio.current_time())
-        if quorum is None or record.replaces not in quorum.voters:
+        quorum, former = (
+            describe_quorum(self._tables, trio.current_time()),
+            self._state.members.find_store(record.replaces),
+        )
+        if quorum is None or former is None or former.store_id not in quorum.voters:
             return ""
         return (
             ". The former id of this store votes on metadata, and never comes back: if most voters are lost, recover "

@@ -202,6 +202,25 @@ async def forget_last_start(cluster: VirtualCluster, name: str, then: Callable[[
     await wait_for(lambda: name in cluster.brokers and address(cluster, name) != former)
 
 
+async def test_a_disk_that_forgets_its_present_id_keeps_the_number_of_the_broker(autojump_clock: MockClock) -> None:
+    """The same older copy of the disk comes back twice, so that the store does not know which id it had last."""
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        number, disk = cluster.brokers["C"].brokers.own.number, cluster.disks["C"].copy()
+        values = [b"a"]
+        for turn in range(2):
+            former = address(cluster, "C")
+            values.append(b"b%d" % turn)
+            await cluster.append(cluster.leader(), values[-1])
+            await trio.sleep(2)
+            await cluster.stop("C")
+            cluster.disks["C"] = disk.copy()
+            await cluster.start("C", are_cut=True, number=number, **SETTINGS)
+            await wait_for(lambda former=former: "C" in cluster.brokers and address(cluster, "C") != former)  # type: ignore[misc]
+            await check_all_have(cluster, *values)
+            assert cluster.brokers["C"].brokers.own.number == number
+
+
 async def test_a_log_that_only_a_forgetful_store_has_is_recovered_there(autojump_clock: MockClock) -> None:
     """The store has another id since then, and the status names the command."""
     async with open_virtual_cluster("ABC", "C", **SETTINGS) as cluster:

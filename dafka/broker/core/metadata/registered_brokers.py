@@ -56,6 +56,11 @@ class RegisteredBrokers:
         """Return the broker with a number; None if there is none."""
         return next((each for each in self.registered.values() if each.number == number), None)
 
+    def find_store(self, store_id: str) -> RegisteredBroker | None:
+        """Return the broker whose store has an id, or has given it up; None if there is none."""
+        had = (each for each in self.registered.values() if store_id in each.former_ids)
+        return self.registered.get(store_id) or next(had, None)
+
     def free_number(self) -> int:
         """Return the smallest number that no broker has."""
         taken = {each.number for each in self.registered.values()}

@@ -217,10 +217,11 @@ def complete_registration(
 ) -> RegisterBroker:
     """Return a registration with a number, as the controller completes it.
 
-    A store that has given up its former id takes the place of that id. But if another broker is heard with it, the
-    store is a clone of that broker's, and takes a number that is free.
+    A store that has given up its former id takes the place of that id, or of the one that has taken its place before: a
+    disk can forget that, too. But if another broker is heard with it, the store is a clone of that broker's, and takes
+    a number that is free.
     """
-    known, former = state.brokers.get(command.store_id), state.brokers.get(command.replaces)
+    known, former = state.brokers.get(command.store_id), state.members.find_store(command.replaces)
     if known is not None or (former is not None and is_heard(former.store_id)):
         former = None
     number = command.number if known is None else known.number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import product
 
 import attrs
 import pytest
@@ -202,3 +203,19 @@ def test_a_store_takes_the_place_of_its_former_id_unless_that_one_runs() -> None
     again = complete_registration(asked, state, lambda _: False)
     assert (again.number, again.replaces) == (3, "")
     assert state.apply(Order(again)) == DONE
+
+
+def test_a_store_that_has_forgotten_its_ids_takes_the_place_of_its_last_one() -> None:
+    """Its disk forgets again and again, and knows each time only one of the ids that the store has had."""
+    for number, remembered in product((-1, 3), product(range(3), repeat=3)):
+        state = ClusterState()
+        state.apply(Order(RegisterBroker(STORE, 3, ("s0",))))
+        ids = [STORE]
+        for turn, known in enumerate(remembered):
+            asked = RegisterBroker(f"{turn}" * 32, number, (f"t{turn}",), ids[min(known, turn)])
+            assert complete_registration(asked, state, ids[-1].__eq__).replaces == "", "a clone beside it"
+            completed = complete_registration(asked, state, lambda _: False)
+            assert (completed.number, completed.replaces) == (3, ids[-1])
+            assert state.apply(Order(completed)) == DONE
+            ids.append(asked.store_id)
+        assert [(each.store_id, each.former_ids) for each in state.brokers.values()] == [(ids[-1], tuple(ids[:-1]))]
