@@ -12,7 +12,7 @@ from dafka.protocol import FetchUnanswered
 from dafka.protocol.ordering import fetch_planner
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
-from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.ordering.reassembler import MissingRecords, Reassembler
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, run, sequences, subscription
@@ -127,6 +127,24 @@ def test_a_partition_that_is_known_to_have_more_is_fetched_by_whole_pages() -> N
     reassembler.add_batch(run(0, 4))
     assert reassembler.due_fetches(0.1) == [], "the rest may not exist"
     assert reassembler.cursors[HELLO].known_end == 4
+
+
+@pytest.mark.parametrize("known", [4, 6])
+def test_a_record_that_may_not_exist_is_never_missing_and_is_given_up_when_no_node_sends_it(known: int) -> None:
+    reassembler = make_reassembler()
+    reassembler.add_batch(run(0, 4))
+    reassembler.expect_more(HELLO)
+    reassembler.record_known_end(HELLO, known)
+    missing = MissingRecords(reassembler)
+    sent, reported = [], []
+    for second in range(100):
+        reported += reassembler.tick(float(second))
+        sent.append(bool(reassembler.due_fetches(float(second))))
+        assert missing.count() in {0, known - 4}
+    assert sent[0]
+    assert any(sent[50:]) == bool(reported) == bool(missing.count()) == (known > 4)
+    reassembler.expect_more(HELLO)
+    assert bool(reassembler.due_fetches(100.0)) == (known == 4), "it is asked for again"
 
 
 # Pages

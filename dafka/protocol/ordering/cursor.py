@@ -21,12 +21,13 @@ class Cursor:
     ahead of a gap take.
     """
 
-    __slots__ = ("_ahead", "_begin", "ahead_bytes", "known_end", "next_sequence")
+    __slots__ = ("_ahead", "_begin", "_expected_end", "ahead_bytes", "known_end", "next_sequence")
 
     def __init__(self, next_sequence: int) -> None:
         self._begin = next_sequence
         self.next_sequence = next_sequence
         self.known_end = next_sequence
+        self._expected_end = next_sequence
         self.ahead_bytes = 0
         self._ahead: list[RecordBatch] = []
 
@@ -38,6 +39,19 @@ class Cursor:
     def record_known_end(self, end_sequence: int) -> None:
         """Record that the records before this sequence exist."""
         self.known_end = max(self.known_end, end_sequence)
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether records are missing that are known to exist."""
+        return self.next_sequence < self.known_end
+
+    def expect_record(self) -> None:
+        """Expect one more record, which may not exist."""
+        self._expected_end = self.next_sequence + 1
+
+    def stop_expecting(self) -> None:
+        """Expect no more records than are known to exist."""
+        self._expected_end = self.known_end
 
     def add_batch(self, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
         """Add records, which may be duplicates or follow a gap, and return the batches that are now in order.
@@ -65,10 +79,11 @@ class Cursor:
         return ready
 
     def first_gap(self) -> tuple[int, int] | None:
-        """Return the first gap as its first and end sequence, or None if no known record is missing."""
-        if self.next_sequence >= self.known_end:
+        """Return the first gap as its first and end sequence, or None if no known or expected record is missing."""
+        end = max(self.known_end, self._expected_end)
+        if self.next_sequence >= end:
             return None
-        return self.next_sequence, self._ahead[0].first_sequence if self._ahead else self.known_end
+        return self.next_sequence, self._ahead[0].first_sequence if self._ahead else end
 
     def _release(self, ready: list[RecordBatch]) -> None:
         """Move batches that are no longer ahead of a gap to `ready`."""

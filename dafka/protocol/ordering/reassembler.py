@@ -152,11 +152,12 @@ class Reassembler:
         self._changed[partition] = None
 
     def expect_more(self, partition: Partition) -> None:
-        """Fetch more records of a followed partition: at least one exists after the known end."""
+        """Fetch more records of a followed partition than are known, until several FETCHes are not answered."""
         cursor = self.cursors[partition]
         if cursor.first_gap() is None:
             self._planner.open_end(partition)
-            self.record_known_end(partition, cursor.next_sequence + 1)
+            cursor.expect_record()
+            self._changed[partition] = None
 
     def drop_batch(self, batch: RecordBatch) -> None:
         """Remember records as missing: there is no room for them now."""
@@ -243,14 +244,16 @@ class Reassembler:
         for partition in self._planner.expire_pages(now):
             self._changed[partition] = None
             attempts = self._planner.attempts(partition)
-            if attempts == UNANSWERED_ATTEMPTS:
+            if attempts >= UNANSWERED_ATTEMPTS and not self.cursors[partition].has_missing:
+                self.cursors[partition].stop_expecting()
+            elif attempts == UNANSWERED_ATTEMPTS:
                 unanswered.append(FetchUnanswered(partition, self.cursors[partition].next_sequence, attempts))
         return unanswered
 
     def unanswered_partitions(self) -> list[Partition]:
         """Return the partitions with missing records for which several FETCHes in a row were not answered."""
         found = self._planner.unanswered_partitions(UNANSWERED_ATTEMPTS)
-        return [partition for partition in found if partition in self.cursors]
+        return [each for each in found if each in self.cursors and self.cursors[each].has_missing]
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
