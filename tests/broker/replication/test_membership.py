@@ -7,18 +7,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, Brokers, decode_broker
-from dafka.broker.core.replication.records import BRANCHES_TOPIC
-from dafka.broker.core.rounds import RoundReply
 from dafka.broker.replication.membership import SETTLE_S, Membership
 from dafka.config.settings import BrokerConfig
 from dafka.errors import ConfigError
-from dafka.records import Partition
 from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, open_virtual_cluster, wait_for
 
 
@@ -164,68 +160,3 @@ async def test_the_only_broker_has_the_leases_of_its_logs(autojump_clock: MockCl
             await broker.leases.wait_lease(cluster.log("A"))
         autojump_clock.jump(3600)
         assert broker.leases.holds_lease(cluster.log("A"))
-
-
-async def test_a_broker_that_was_stopped_learns_all_changes_of_topics_before_it_answers(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, other = await cluster.start("A", "B", leader_timeout_ms=1000)
-        await trio.sleep(2)
-        cluster.cut("A", "B", is_one_way=True)
-        await first.create_topic("orders")
-        autojump_clock.jump(30)
-        assert other.brokers.is_alive("A" * 32)
-        cluster.heal()
-        await other.leases.wait_metadata()
-        assert "orders" in other.log_table.topics
-
-
-async def test_a_broker_goes_on_without_changes_of_topics_of_those_that_do_not_answer(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        _, other = await cluster.start("A", "B", leader_timeout_ms=1000)
-        await trio.sleep(2)
-        cluster.cut("B", "A", is_one_way=True)
-        await trio.sleep(0.9)
-        began_at = trio.current_time()
-        await other.leases.wait_metadata()
-        assert 1.5 < trio.current_time() - began_at < 2.1
-
-
-async def test_answers_of_brokers_that_write_votes_come_later(autojump_clock: MockClock) -> None:
-    """A round is not answered while a vote is being written: the answer would not cover it."""
-    async with open_virtual_cluster() as cluster:
-        first, other = await cluster.start("A", "B")
-        await cluster.create("orders", "AB")
-        await trio.sleep(2)
-        other_rounds = other.leases._rounds
-        assert first.leases._rounds.heard_since("B" * 32) > trio.current_time() - 1
-        cluster.disks["B"].is_full = True
-        replica = cluster.replicated("B")
-        other.replicator.act(other.replicator.logs.transfer_leadership(replica))
-        cluster.brokers["B"].replicator._control.write(attrs.evolve(replica.replica.latest))
-        stopped_at = trio.current_time()
-        await trio.sleep(3)
-        assert first.leases._rounds.heard_since("B" * 32) <= stopped_at + 0.3
-        assert other_rounds is other.leases._rounds
-
-
-async def test_an_answer_waits_for_control_records_of_its_broker(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, _ = await cluster.start("A", "B")
-        await trio.sleep(2)
-        cluster.cut("A", "B")
-        await trio.sleep(0.5)
-        leases, other = first.leases, "B" * 32
-        before = leases._rounds.heard_since(other)
-        known = first.storage.durable_end(Partition(BRANCHES_TOPIC, other))
-        start = first.tables.state.brokers[other].start
-        leases.begin_round()
-        leases.process_rounds({}, [(other, RoundReply(leases._rounds._next - 1, known + 1, 0, 0, start))])
-        leases.record_learned(Partition(BRANCHES_TOPIC, other), known)
-        assert leases._rounds.heard_since(other) == before
-        leases.process_rounds({}, [(other, RoundReply(leases._rounds._next - 1, known + 1, 0, 0, start))])
-        leases.record_learned(Partition(BRANCHES_TOPIC, other), known + 1)
-        assert leases._rounds.heard_since(other) > before

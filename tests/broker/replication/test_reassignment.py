@@ -12,7 +12,6 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.replication.replica import Replica
-from dafka.broker.node import BrokerNode
 from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from dafka.errors import ConfigError
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
@@ -113,28 +112,6 @@ async def test_a_log_moves_to_the_brokers_that_an_operator_names_and_stays_there
         assert cluster.replicas() == "BCD", "nothing else has changed"
 
 
-async def test_named_brokers_keep_a_log_until_one_of_them_dies(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABCD", "CBA", **QUICK) as cluster:
-        assert cluster.leader() == "C"
-        await cluster.stop("B")
-        await wait_for(lambda: cluster.replicas() == "ACD" and cluster.in_sync() == "ACD")
-        assert ordered(cluster, "A").assigned_count == 3
-
-
-async def test_logs_do_not_move_to_a_broker_that_comes_unless_they_have_too_few_replicas(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        first, *_ = await cluster.start("A", "B", "C", **QUICK)
-        await first.create_topic("orders", 4)
-        await first.create_topic("wide", 1, replica_count=4)
-        await wait_for(lambda: cluster.in_sync("wide") == "ABC")
-        await cluster.start("D", **QUICK)
-        await wait_for(lambda: cluster.in_sync("wide") == "ABCD")
-        await trio.sleep(60)
-        assert kept(cluster, "orders", 4) == ["ABC"] * 4
-
-
 async def test_named_brokers_replace_others_only_when_they_are_in_sync(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,27 +125,6 @@ async def test_named_brokers_replace_others_only_when_they_are_in_sync(
             await trio.sleep(10)
             assert cluster.replicas() == "ABC"
         await wait_for(lambda: cluster.replicas() == "AC")
-
-
-async def test_a_replaced_broker_keeps_a_log_until_enough_others_are_known_to_have_it(
-    autojump_clock: MockClock,
-) -> None:
-    patient = {**QUICK, "replace_replicas_after_ms": 30_000}  # only the first one is away for longer
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", "D", **patient)
-        await cluster.brokers["A"].create_topic("orders", 1)
-        await wait_for(lambda: len(cluster.in_sync()) == 3)
-        replaced = cluster.leader()
-        await cluster.append(replaced, b"a")
-        await cluster.stop(replaced)
-        await wait_for(lambda: len(cluster.in_sync()) == 3 and replaced not in cluster.in_sync())
-        others = sorted({*"ABCD"} - {replaced, cluster.leader()})
-        await cluster.stop(*others)
-        (again,) = await cluster.start(replaced, **patient)
-        await trio.sleep(10)
-        assert again.storage.ends("orders"), "the leader alone has told that it has the records"
-        await cluster.start(*others, **patient)
-        await wait_for(lambda: not again.storage.ends("orders"))
 
 
 @pytest.mark.parametrize("named", [["A", "A"], ["A", "Z"], ["Z"]])
@@ -192,25 +148,6 @@ async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others
         await wait_for(lambda: cluster.leader() == "A" and cluster.in_sync() == "ABC")
         assert await cluster.read("A") == [b"a", b"b", b"c"]
         assert first.storage.durable_end(partition) == 2
-
-
-async def test_a_broker_with_too_little_space_gets_no_logs(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", full_bytes=2, **QUICK)
-        found = cluster.brokers["C"].replicator.reassigner
-        monkeypatch.setattr(found, "measure_space", lambda: None)
-        cluster.brokers["C"].membership.update_registration(free_bytes=1)
-
-        def is_known(broker: BrokerNode) -> bool:
-            known = broker.brokers.find("C" * 32)
-            return known is not None and known.free_bytes == 1
-
-        await wait_for(lambda: all(map(is_known, cluster.brokers.values())))
-        await cluster.brokers["A"].create_topic("orders", 1, replica_count=1)
-        await wait_for(lambda: cluster.leader() != "")
-        assert cluster.replicas() in {"A", "B"}
 
 
 async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: MockClock) -> None:

@@ -39,8 +39,6 @@ class SequenceRanges:
         end = first + count
         if ranges and first == ranges[-1][1]:
             ranges[-1][1] = self.end = end
-            if ranges[0][0] < end - SEQUENCES // 2:
-                self._forget_before(end - SEQUENCES // 2)
             return True
         is_last = not ranges or end > self.end
         touched = [each for each in ranges if each[0] <= end and first <= each[1]]
@@ -51,10 +49,9 @@ class SequenceRanges:
         return is_last
 
     def covers(self, base_sequence: ProducerSequence, count: int) -> bool:
-        """Return whether all of these sequences are included."""
+        """Return whether all of these sequences are included.
+
+        Those that are half of all sequences behind the end can be future ones: none of them is.
+        """
         first = self.ordinal_of(base_sequence)
         return any(each[0] <= first and first + count <= each[1] for each in self._ranges)
-
-    def _forget_before(self, ordinal: int) -> None:
-        """Forget sequences that are too far back to be distinguished from future ones."""
-        self._ranges[:] = [[max(first, ordinal), end] for first, end in self._ranges if end > ordinal]

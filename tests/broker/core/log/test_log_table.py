@@ -10,20 +10,29 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import attrs
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.log.entries import Entry, IndexRewriteEntry, LogStartEntry, MarkerEntry, encode_entries
+from dafka.broker.core.log.entries import (
+    Entry,
+    IndexRewriteEntry,
+    LogStartEntry,
+    MarkerEntry,
+    NextStartEntry,
+    encode_entries,
+)
 from dafka.broker.core.log.log import FORMER_ENDS_MAX, LEADER, Log
 from dafka.broker.core.log.log_index import LogIndex
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.offset_assigner import REWRITE_EPOCHS, OffsetAssigner
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_SEQUENCE, AtOffset, Offset, RecordSequence
 from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import batch_entry, marker_entry, run_entry
 from tests.broker.core.log.test_producer_model import make_header
+from tests.seeds import each_seed
 
 EPOCHS = [(0, 0), (3, 4), (5, 4), (9, 7)]
 END = 10
@@ -71,7 +80,8 @@ def test_a_new_leader_knows_producers_whose_last_records_are_deleted_and_none_of
     log = make_log()
     rewritten: list[Entry] = [IndexRewriteEntry(), LogStartEntry(Offset(5)), run_entry(5, LEADER, 5, 9)]
     batches = [batch_entry(at, 1, producer, 0, at, 1, 0) for at, producer in ((1, 6), (2, 6), (6, 7), (9, 8), (20, 9))]
-    restore(log, *rewritten, *batches, end=8)
+    restore(log, *rewritten, NextStartEntry(Offset(9)), *batches, end=8)
+    assert (log.index.start_offset, log.next_start) == (5, 8), "where its epoch ended in this log"
     for producer, following in ((6, 3), (7, 7)):
         header = make_header(1, producer, 0, following, transactional=True)
         assert log.producers.check_batch(header).error_code is ErrorCode.NONE
@@ -183,6 +193,89 @@ def test_nothing_beyond_the_high_watermark_is_deleted() -> None:
         assert log.index.start_offset == log.next_start
         assigner.table.skip_dropped(log, {log.leader_partition: 5})
         assert log.index.start_offset == high_watermark
+
+
+def test_partitions_are_forgotten_when_the_storage_has_dropped_their_records_up_to_the_last_that_a_log_had() -> None:
+    for dropped, own in product(range(5), repeat=2):
+        assigner = leading()
+        (log,) = assigner.table.logs("orders")
+        log.index.dropped_ends = {LEADER: RecordSequence(2), "P": RecordSequence(3)}
+        assigner.table.forget_dropped(log, {Partition("orders", "P"): dropped, log.leader_partition: own})
+        assert log.index.dropped_ends == {LEADER: 2} | ({} if dropped >= 3 else {"P": 3})
+
+
+def test_an_index_of_too_many_epochs_is_rewritten() -> None:
+    for count in range(REWRITE_EPOCHS + 3):
+        assigner = leading()
+        (log,) = assigner.table.logs("orders")
+        for number, partition in enumerate((log.leader_partition, Partition("orders", "P"))):
+            log.epoch_count = count
+            plan = assigner.plan([RecordBatch(partition, 0, [b""])], 0)
+            assert [each.is_rewrite for each in plan.plans] == [number == 1 and count > REWRITE_EPOCHS]
+            assigner.commit(plan)
+
+
+def test_divergent_records_that_come_while_others_are_written_are_merged_next() -> None:
+    for succeeds in (True, False):
+        assigner = leading()
+        (log,) = assigner.table.logs("orders")
+        assigner.table.replicate(log)
+        assigner.table.merge_divergent(log, [run_entry(0, "P", 0, 2)])
+        plan = assigner.plan([], 0)
+        if not succeeds:
+            assigner.undo(plan)
+        assigner.table.merge_divergent(log, [run_entry(0, "Q", 0, 3)])
+        if succeeds:
+            assigner.commit(plan)
+        assigner.commit(assigner.plan([], 0))
+        assert [log.index.end_sequence(each) for each in "PQ"] == [2, 3]
+        assert not assigner.table.has_unwritten()
+
+
+@attrs.define
+class Transaction:
+    producer: int
+    first: int
+    marker: int | None = None
+    is_commit: bool = False
+
+
+@each_seed(60)
+def test_transactions_are_undecided_until_their_markers_are_committed(seed: int) -> None:
+    """A marker can name the first record, which another leader has appended. Deleted records are in no transaction."""
+    draw, log, end, start = random.Random(seed), make_log(), 0, 0
+    log.high_watermark = Offset(0)
+    known = list[Transaction]()
+    for _ in range(40):
+        producer, step = draw.randrange(4), draw.choice(["begin", "begin", "end", "end", "commit", "drop"])
+        running = next((each for each in known if each.producer == producer and each.marker is None), None)
+        if step == "begin":
+            log.transactions.begin(producer, Offset(end))
+            known += [] if running else [Transaction(producer, end)]
+            end += draw.randint(1, 3)
+        elif step == "end":
+            named = Offset(draw.randrange(end + 1)) if draw.random() < 0.3 else None
+            running = running or Transaction(producer, end)
+            running.first = running.first if named is None else named
+            running.marker, running.is_commit = end, draw.random() < 0.4
+            log.transactions.end(producer, Offset(end), named, is_commit=running.is_commit)
+            known = [each for each in known if each is not running] + [running] * (running.first < end)
+            end += 1
+        elif step == "commit":
+            log.high_watermark = Offset(draw.randint(log.high_watermark, end))
+        else:
+            start = draw.randint(start, log.high_watermark)
+            log.transactions.drop_before(Offset(start))
+        undecided = [each.first for each in known if each.marker is None or each.marker >= log.high_watermark]
+        assert log.last_stable_offset == min([log.high_watermark, *undecided])
+        first, last = sorted(draw.choices(range(start, end + 1), k=2))
+        aborted = [each for each in known if each.marker is not None and not each.is_commit]
+        expected = [
+            (each.producer, each.first) for each in aborted if each.first < last and (each.marker or 0) >= first
+        ]
+        found = log.aborted_between(Offset(first), Offset(last))
+        assert sorted(found) == sorted(expected)
+        assert [each for _, each in found] == sorted(each for _, each in found)
 
 
 def test_a_marker_follows_the_records_before_it_also_if_other_partitions_are_written_with_them() -> None:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
+from typing import Any
 
+import attrs
 import pytest
 
+from dafka.broker.core.positions import Offset
+from dafka.broker.core.replication.divergence import LateVotes
+from dafka.broker.core.replication.effects import ReplicaAction, WriteControl
 from dafka.broker.core.replication.election_timer import Debounce, ElectionTimer
+from dafka.broker.core.replication.election_triggers import ElectionTriggers
+from dafka.broker.core.replication.elections import Elections
+from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
+from dafka.broker.core.replication.peers import Peers
+from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch, Vote
 from dafka.broker.core.replication.settings import ReplicaSettings
+from dafka.broker.core.replication.states import Leader
+from tests.broker.core.entries import epoch_end
+from tests.broker.core.replication.test_quorums import EPOCH, FIRST, make_peers, sets_of_replicas, subsets
 
 SETTINGS = ReplicaSettings(election_timeout_s=1.0, stagger_s=0.25)
 WAITS = [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
@@ -84,3 +98,70 @@ def test_a_condition_has_lasted_when_it_was_true_at_each_check_for_that_long() -
     lasting.end()
     assert [lasting.has_lasted(True, now, 1.0) for now in (14.5, 15.5)] == [False, True]
     assert Debounce().has_lasted(True, 0.0, 0.0)
+
+
+def make_triggers(peers: Peers) -> ElectionTriggers:
+    parts = peers._rule, peers, peers._epoch_tree, peers._local_epochs, LateVotes()
+    return ElectionTriggers("log", peers._broker, SETTINGS, *parts)
+
+
+def test_a_leader_goes_on_unless_it_is_superseded_or_misses_records_and_others_could_lead() -> None:
+    for (replicas, learners), end, has_begun in product(sets_of_replicas(3), (9, 10), (True, False)):
+        for writable, later in product(subsets(replicas), ("", *replicas)):
+            peers, votes = make_peers(replicas, learners)
+            peers.alive, peers.writable = frozenset(replicas), writable
+            peers._local_epochs.add(FIRST, Offset(end))
+            if has_begun:
+                peers._local_epochs.add(EPOCH, Offset(10))
+            votes.record_vote(later, EPOCH.epoch + 1)
+            triggers = make_triggers(peers)
+            assert triggers.is_stuck() == (end < 10 and len(writable.intersection(peers.latest.voters)) > 1)
+            goes_on = end == 10 and has_begun and not later
+            may_request = "a" in writable and peers.can_elect
+            assert triggers.should_request_votes(Leader(EPOCH), 0.0) == (may_request and not goes_on)
+
+
+def test_a_preferred_leader_takes_over_soon_from_one_that_should_not_lead_unless_that_is_true_of_both() -> None:
+    for ineligible, set_back in product(subsets("abc"), (False, True)):
+        elections = Elections("log", "b", 1, SETTINGS, *make_parts())
+        elections.peers.preference.set(("b", "a", "c"), ineligible)
+        elections.set_alive(frozenset("abc"), 1000.0, frozenset())
+        start = 0.0 if set_back else 1000.0
+        steps = (each / 8 for each in range(600))
+        due = next((each for each in steps if elections.advance(start + each)), math.inf)
+        if "b" in ineligible and ineligible != frozenset("abc"):
+            assert due == math.inf
+        elif "a" in ineligible and "b" not in ineligible:
+            assert due - SETTINGS.election_timeout_s <= 0.25
+        else:
+            assert 30 <= due <= 60.25
+
+
+def make_parts(generation: int = 0) -> tuple[EpochTree, LocalEpochs]:
+    peers, _ = make_peers(("a", "b", "c"))
+    peers._local_epochs.add(FIRST, Offset(10))
+    peers._local_epochs.add(EPOCH, Offset(10))
+    peers._epoch_tree.add(attrs.evolve(peers.latest, generation=generation))
+    return peers._epoch_tree, peers._local_epochs
+
+
+def take_record(actions: list[ReplicaAction]) -> Any:
+    (found,) = [each.record for each in actions if isinstance(each, WriteControl)]
+    return found
+
+
+def test_no_epoch_begins_with_the_replicas_of_an_older_command_than_another_one() -> None:
+    for asked, known, between in product(range(3), repeat=3):
+        elections = Elections("log", "a", 0, SETTINGS, *make_parts(known))
+        elections.resume()
+        elections.set_alive(frozenset("abc"), 0.0, frozenset())
+        made = elections.change_replicas(("a", "b", "c"), asked)
+        assert bool(made) == (asked >= known)
+        if made:
+            request = take_record(made)
+            elections.written(request)
+            log_end, replicas = epoch_end(EPOCH, 10), ("a", "b", "c")
+            vote = take_record(elections.receive("b", Vote("log", request.leader_epoch, log_end, (), EPOCH)))
+            other = LeaderAndEpoch(EPOCH.epoch + 1, "b")
+            elections.receive("b", EpochStart("log", other, log_end, replicas, (), between))
+            assert bool(elections.written(vote)) == (asked >= between)

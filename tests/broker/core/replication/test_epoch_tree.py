@@ -8,14 +8,18 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.metadata.log_replicas import RECOVERY_STEP
+from dafka.broker.core.positions import OFFSET_MAX, Offset
 from dafka.broker.core.replication.divergence import DivergentRule, MajorityRule
+from dafka.broker.core.replication.election import Election
 from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochEnd, EpochStart, LeaderAndEpoch, Vote, VoteRequest
 from tests.broker.core.entries import epoch_end
 
 Contents: TypeAlias = list[tuple[LeaderAndEpoch, int]]
 """A log: the epoch and the offset of each of its records."""
+
+EPOCH = LeaderAndEpoch(1024, "a")
 
 
 @attrs.define
@@ -53,13 +57,14 @@ class Logs:
 def draw_logs(count: int = 60) -> Iterator[tuple[Logs, random.Random]]:
     """Yield trees of up to six epochs, each with what has drawn it."""
     for seed in range(count):
-        found, draw = Logs(), random.Random(seed)
+        found, draw, generation = Logs(), random.Random(seed), 0
         for number in range(draw.randint(1, 6)):
             leader_epoch, parent = LeaderAndEpoch(number * 10, draw.choice("ab")), NO_EPOCH_END
             if number:
                 before = draw.choice(found.rows).leader_epoch
                 parent = epoch_end(before, draw.randint(found.start_of(before), found.ends[before]))
-            found.rows.append(EpochStart("log", leader_epoch, parent, ("a", "b")))
+            generation += draw.randint(0, 1) * RECOVERY_STEP // 2
+            found.rows.append(EpochStart("log", leader_epoch, parent, ("a", "b"), (), generation))
             found.ends[leader_epoch] = parent.end_offset + draw.randint(0, 4)
         yield found, draw
 
@@ -126,6 +131,24 @@ def test_each_record_is_in_its_epoch_and_other_epochs_diverge_where_they_leave_t
                 assert divergences[row.leader_epoch.epoch][1] == shared
         parents = {each.parent.leader_epoch for each in found.rows}
         assert {each.leader_epoch for each in tree.leaves()} == set(found.ends) - parents
+        for recovery in range(3):
+            later = [each.parent.end_offset for each in found.rows if each.generation >= RECOVERY_STEP * (recovery + 1)]
+            assert tree.recovered_end(recovery) == min(later, default=OFFSET_MAX)
+
+
+def test_a_log_starts_where_any_of_its_votes_says_as_far_as_it_shares_the_records_of_that_log() -> None:
+    for found, draw in draw_logs():
+        for parent in log_ends(found):
+            votes = {
+                each: Vote("log", EPOCH, draw.choice(log_ends(found)), (), log_start=Offset(draw.randint(0, 9)))
+                for each in "abc"
+            }
+            election = Election(VoteRequest("log", EPOCH, ("a", "b", "c")), MajorityRule(), votes)
+            shared = [
+                min(each.log_start, shared_length(found.contents(each.log_end), found.contents(parent)))
+                for each in votes.values()
+            ]
+            assert election.log_start(parent, found.tree) == max(shared)
 
 
 def test_a_log_end_is_reached_when_every_epoch_of_it_is_stored_that_far() -> None:

@@ -13,6 +13,7 @@ from dafka.broker.core.log.entries import (
     EpochStartEntry,
     IndexRewriteEntry,
     LogStartEntry,
+    NextStartEntry,
     RunEntry,
     encode_entries,
 )
@@ -67,7 +68,7 @@ class Model:
         self.stored: defaultdict[Partition, int] = defaultdict(int)
         self.sequences: defaultdict[Partition, int] = defaultdict(int)
         self.indexes = [Index(each) for each in EPOCHS]
-        self.start = 0
+        self.start = self.decided = 0
         self.log = LocalLog("orders", "id", 0, self.stored.__getitem__)
 
     def write(self) -> None:
@@ -82,11 +83,12 @@ class Model:
             index.offset = index.end = self.draw.randrange(4)
             entries.append(EpochStartEntry(Offset(index.offset), index.epoch.epoch))
         for _ in range(self.draw.randint(1, 3)):
-            kind = self.draw.choice(["run", "run", "open", "marker", "start"])
-            if kind == "start":
+            kind = self.draw.choice(["run", "run", "open", "marker", "start", "decide"])
+            if kind in {"start", "decide"}:
                 start = Offset(self.draw.randrange(20))
-                entries.append(LogStartEntry(start))
-                self.start = max(self.start, start)
+                entries.append(LogStartEntry(start) if kind == "start" else NextStartEntry(start))
+                self.start = max(self.start, start * (kind == "start"))
+                self.decided = max(self.decided, start)
                 continue
             self.end_open_run(index, needed)
             if kind == "marker":
@@ -182,7 +184,7 @@ class Model:
     def check(self) -> None:
         log = self.log
         unstored = defaultdict[Partition, set[int]](set)
-        assert log.start_offset == self.start
+        assert (log.start_offset, log.next_start) == (self.start, self.decided)
         for index in self.indexes:
             epoch, held, records = index.epoch, index.held, index.records
             waiting: dict[Partition, int] = {}

@@ -283,6 +283,17 @@ def test_the_high_watermark_goes_back_to_where_logs_diverge() -> None:
     assert mark.offset == 0
 
 
+def test_a_follower_shows_what_the_leader_of_the_latest_epoch_has_announced() -> None:
+    tree = EpochTree([EpochStart("log", FIRST, NO_EPOCH_END, ("a", "b"))])
+    tree.add(EpochStart("log", EPOCH, epoch_end(FIRST, 4), ("a", "b")))
+    for announced in permutations([(FIRST, 9), (EPOCH, 5), (EPOCH, 7)]):
+        mark = HighWatermark("b", tree, FollowerProgress(), MajorityRule())
+        for leader_epoch, offset in announced:
+            mark.announced(leader_epoch, Offset(offset))
+        assert [mark.move(epoch_end(each, 8), NO_EPOCH_END, frozenset()) for each in (FIRST, EPOCH)] == [False, True]
+        assert mark.offset == 7
+
+
 def test_acknowledgements_grow_within_an_epoch_and_begin_anew_with_another() -> None:
     progress = FollowerProgress()
     for end in (3, 9, 5):
