@@ -211,6 +211,7 @@ class Joining:
         agreeing = sum(has_other is False for has_other in answers.values()) + (own.address in self._state.brokers)
         self._other_secret_since = min(self._other_secret_since, now) if len(others) > agreeing else math.inf
         if now - self._other_secret_since >= OTHER_SECRET_S:
+            others.sort(key=lambda each: (each.number, each.address))
             names = ", ".join(each.address if each.number < 0 else str(each.number) for each in others)
             raise ConfigError(
                 f"this broker has another secret than the brokers of its cluster ({names}), or one has none: start all "
