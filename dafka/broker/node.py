@@ -501,9 +501,10 @@ class BrokerNode:
     async def recover_log(self, log: Log, store_id: str, *, is_dry_run: bool = False, ordered_by: str = "") -> None:
         """Continue a log with what one broker stores of it, because a quorum of its replicas is lost for good.
 
-        Records that only others have are lost. A dry run only checks whether it can. Raise `ConfigError` if the log has
-        a quorum, or the broker is not alive or has never stored it. Raise `NoControllerError` if the cluster cannot
-        agree on it now.
+        Records that only others have are lost. If all brokers that have stored the log are forgotten, it continues
+        without records. A dry run only checks whether it can. Raise `ConfigError` if the log has a quorum, or the
+        broker is not alive, or only others have stored it. Raise `NoControllerError` if the cluster cannot agree on it
+        now.
         """
         topic = self.log_table.topics[log.topic]
         command = RecoverLog(topic.topic_id, log.number, store_id)

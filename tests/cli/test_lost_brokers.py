@@ -172,17 +172,17 @@ def test_a_log_that_has_lost_its_quorum_continues_from_the_broker_that_is_left(d
     brokers.kill(lost)
     shutil.rmtree(brokers.storage(lost))
     command = ("topic", "recover", "orders", "--log", "0", "--from", str(left))
-    shown = brokers.command(other, *command, "--dry-run")
+
+    def look() -> Ended | None:
+        found = brokers.command(other, *command, "--dry-run")
+        return None if "has a quorum" in found.errors else found
+
+    shown = wait_for(look, lambda: f"broker {lost} is still heard")
     sentence = (
         f"log 0 of orders would continue from broker {left}: records that only the brokers {lost} have would be lost\n"
     )
     assert (shown.status, shown.errors) == (0, sentence)
-
-    def recover() -> Ended | None:
-        found = brokers.command(other, *command, "--yes")
-        return None if "has a quorum" in found.errors else found
-
-    found = wait_for(recover, lambda: f"broker {lost} is still heard")
+    found = brokers.command(other, *command, "--yes")
     assert (found.status, found.errors) == (0, f"{sentence}log 0 of orders is recovered\n")
     brokers.publish("orders", list(range(20, 30)), other)
     brokers.wait_replicas("orders", left, {left, other})

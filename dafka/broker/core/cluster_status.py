@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+
 import attrs
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.registered_brokers import RegisteredBroker
+from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
 from dafka.broker.core.tables import BrokerTables
 
@@ -59,7 +63,10 @@ def describe_quorum(tables: BrokerTables, now: float) -> MetadataQuorum | None:
 
 
 def explain_leaderless(log: Log, tables: BrokerTables) -> str:
-    """Return why a log has no leader, and the command that continues it if an administrator has to decide."""
+    """Return why a log has no leader, and the command that continues it if an administrator has to decide.
+
+    If all brokers that have stored the log are forgotten, it can only continue without records.
+    """
     registered, brokers = tables.state.brokers, tables.brokers
     voters = log.leadership.voters
     silent = sorted(registered[each].number for each in voters if each in registered and not brokers.is_alive(each))
@@ -68,13 +75,22 @@ def explain_leaderless(log: Log, tables: BrokerTables) -> str:
     if forgotten:
         reasons.append(f"{forgotten} of its {len(voters)} voters {'has' if forgotten == 1 else 'have'} been forgotten")
     if 2 * forgotten >= len(voters) > 0:
-        having = set(log.leadership.replicas)
-        found = (each for each in registered.values() if having.intersection((each.store_id, *each.former_ids)))
-        numbers = sorted(each.number for each in found if brokers.is_alive(each.store_id))
+        holders = find_holders(log, tables)
+        usable = holders or list(registered.values())
+        numbers = sorted(each.number for each in usable if brokers.is_alive(each.store_id))
         if numbers:
-            command = f"dafka topic recover {log.topic} --log {log.number} --from {numbers[0]}"
-            reasons.append(f"`{command}` continues it with what that broker has")
+            command = f"dafka topic recover {shlex.quote(log.topic)} --log {log.number} --from {numbers[0]}"
+            reasons.append(f"`{command}` continues it {'with what that broker has' if holders else 'without records'}")
     return ", ".join(reasons) or "its replicas elect one"
+
+
+def find_holders(log: Log, tables: BrokerTables) -> list[RegisteredBroker]:
+    """Return the brokers that store a log, or have stored it, and are not forgotten."""
+    replicated = tables.logs.find(name_log(tables.log_table.topics[log.topic].topic_id, log.number))
+    if replicated is None:
+        return []
+    has_replica = replicated.replica.epoch_tree.has_replica
+    return [each for each in tables.state.brokers.values() if any(map(has_replica, (each.store_id, *each.former_ids)))]
 
 
 def explain_under_replication(name: str, log: LeaderAndIsr, wanted: int, brokers: Brokers) -> str:

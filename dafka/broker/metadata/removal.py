@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from dafka.broker.core.cluster_status import find_holders
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
@@ -92,8 +93,11 @@ def _refuse_recovery(tables: BrokerTables, command: RecoverLog) -> str:
         return f"{name} has a quorum, so it continues without a recovery"
     if not tables.brokers.is_alive(command.store_id):
         return f"broker {known.number} is not alive: start it first"
-    if not any(map(log.replica.epoch_tree.has_replica, (command.store_id, *known.former_ids))):
-        return f"broker {known.number} has never stored {name}"
+    state = tables.log_table.find_log(topic.name, command.log, topic.topic_id)
+    holders = [] if state is None else find_holders(state, tables)
+    if holders and known not in holders:
+        numbers = ", ".join(str(each) for each in sorted(each.number for each in holders))
+        return f"broker {known.number} has never stored {name}, but {numbers}"
     return ""
 
 

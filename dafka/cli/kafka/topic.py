@@ -254,14 +254,12 @@ def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
 def recover(name: str, log: int, broker: int, dry_run: bool, yes: bool, client: HttpClient) -> None:
     """Continue a log with what one broker has of it, because most of its brokers are lost for good.
 
-    Records that only the others have are lost. The log gets further replicas again.
+    Records that only the others have are lost. The log gets further replicas again. If all brokers that had it are
+    forgotten, it continues without records. The topic $coordinators has the positions of groups.
     """
-    target = f"/topics/{quote(name, safe='')}"
-    logs = {each["log"]: each for each in client.ask("GET", target)["logs"]}
-    if log not in logs:
-        raise UsageMistake(f"topic {name!r}: there is no log {log}")
-    client.ask("POST", f"{target}/logs/{log}/recover", {"broker": broker, "dry_run": True})
-    others = [each for each in logs[log]["replicas"] if each != broker]
+    target = f"/topics/{quote(name, safe='')}/logs/{log}/recover"
+    found = client.ask("POST", target, {"broker": broker, "dry_run": True})
+    others = [each for each in found["replicas"] if each != broker]
     shown = f"the brokers {join_numbers(others)}" if others else "brokers that were forgotten"
     click.echo(
         f"log {log} of {name} would continue from broker {broker}: records that only {shown} have would be lost",
@@ -270,7 +268,7 @@ def recover(name: str, log: int, broker: int, dry_run: bool, yes: bool, client: 
     if dry_run:
         return
     confirm("Accept this loss?", yes=yes, declined="nothing was changed")
-    client.ask("POST", f"{target}/logs/{log}/recover", {"broker": broker})
+    client.ask("POST", target, {"broker": broker})
     click.echo(f"log {log} of {name} is recovered", err=True)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.http.api.brokers import (
     BrokerNumber,
     Replicas,
@@ -101,6 +103,14 @@ async def forget_broker(request: Request, document: Forgetting) -> ForgottenBrok
     return ForgottenBroker(found.number, found.address)
 
 
+def _find_log(request: Request) -> Log:
+    """Return the log that a request names, which can be an internal one, but not that of metadata."""
+    topic, text = request.arguments["topic"], request.arguments["log"]
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    found = request.broker.node.log_table.find_log(topic, int(text)) if is_number and topic != METADATA_TOPIC else None
+    return find_numbered_log(request) if found is None else found
+
+
 @Route(
     "POST /topics/{topic}/logs/{log}/recover",
     RequiredPermission.ADMINISTRATOR,
@@ -112,10 +122,11 @@ async def forget_broker(request: Request, document: Forgetting) -> ForgottenBrok
 async def recover_log(request: Request, document: Recovery) -> Replicas:
     """Continue a log with what one broker stores of it, because a quorum of its replicas is lost for good.
 
-    Records that only other brokers have are lost. The log then gets further replicas again. The request is refused
-    while the log has a quorum.
+    Records that only other brokers have are lost. If all brokers that have stored the log are forgotten, it continues
+    without records. The log then gets further replicas again. The request is refused while the log has a quorum. The
+    topic can be `$coordinators`, which has the positions of groups and the states of transactions.
     """
-    node, log = request.broker.node, find_numbered_log(request)
+    node, log = request.broker.node, _find_log(request)
     found = find_number(node, document.broker)
     await node.recover_log(log, found.address, is_dry_run=document.dry_run, ordered_by=request.requester)
     return Replicas(**describe_leadership(node, log))

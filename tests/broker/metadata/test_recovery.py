@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.cluster_status import explain_leaderless
 from dafka.broker.metadata import controller as controllers
 from dafka.broker.metadata.recovery import check_survivor, read_metadata, recover
 from dafka.errors import ConfigError, RefusedChangeError
@@ -190,3 +191,24 @@ async def test_a_log_continues_from_the_replica_that_is_left(autojump_clock: Moc
         first = min(cluster.replicated(leader).replica.epoch_tree.starts)
         partition = cluster.replicated(leader).leader_partition(first)
         assert cluster.brokers["B"].storage.durable_end(partition) == len(values), "its copy stays"
+
+
+async def test_a_log_whose_brokers_are_all_forgotten_continues_without_records(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "C", replicas=2) as cluster:
+        await cluster.append("C", b"lost", b"lost")
+        await cluster.stop("C")
+        await forget(cluster, "A", "C", accepts_loss=True)
+        node = cluster.brokers["A"]
+        number = min(each.number for each in node.brokers.all())
+        assert explain_leaderless(cluster.log("A"), node.tables) == (
+            "1 of its 1 voters has been forgotten, "
+            f"`dafka topic recover orders --log 0 --from {number}` continues it without records"
+        )
+        await node.recover_log(cluster.log("A"), "B" * 32)
+        assert await cluster.append(await cluster.wait_leader("B"), b"new") == 0
+        await wait_for(lambda: cluster.in_sync() == cluster.replicas() == "AB")
+        await cluster.stop("B")
+        await cluster.start("B", are_cut=True)
+        leader = await cluster.wait_leader("AB")
+        assert await cluster.append(leader, b"newer") == 1
+        assert await cluster.read(leader) == [b"new", b"newer"]

@@ -157,6 +157,8 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     ("GET /topics/orders/epochs", None, 200, {"logs": [{"log": 0}, {"log": 1}]}),
     ("POST /topics/orders/logs/0/recover", {"broker": 0, "dry_run": True}, 400, "bad_request"),
     ("POST /topics/orders/logs/0/recover", {"broker": 7}, 404, "broker_not_found"),
+    ("POST /topics/$coordinators/logs/0/recover", {"broker": 7}, 404, "broker_not_found"),
+    ("POST /topics/$metadata/logs/0/recover", {"broker": 0}, 404, "topic_not_found"),
     ("GET /topics/none/epochs", None, 404, "topic_not_found"),
     ("PUT /topics/orders/logs/0/replicas", {"replicas": [7]}, 404, "broker_not_found"),
     ("PUT /topics/orders/logs/9/replicas", {"replicas": [0]}, 404, "log_not_found"),
