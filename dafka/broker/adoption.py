@@ -18,8 +18,9 @@ from dafka.broker.core.replication.records import NO_EPOCH
 from dafka.broker.log.index_reader import restore_log
 from dafka.broker.log.reader import LogReader, split_committed
 from dafka.broker.replication.stored_logs import StoredLogs, read_stored_logs
-from dafka.broker.stored_state import read_state
+from dafka.broker.stored_state import read_state, read_store_ids
 from dafka.errors import ConfigError, StorageFormatError
+from dafka.internal_topics import is_internal_topic
 from dafka.records import Partition, RecordBatch
 from dafka.storage import READ_BYTES, Storage
 from dafka.storage.tools.partitions import ProgressCallback
@@ -41,7 +42,7 @@ class UnnamedTopic:
 
 
 async def find_unnamed(storage: Storage) -> list[UnnamedTopic]:
-    """Return the topics in a storage that the cluster of its broker does not know, by id.
+    """Return the topics of clients in a storage that the cluster of its broker does not know, by id.
 
     If no broker has used the storage, these are all. Raise `StorageError`.
     """
@@ -49,7 +50,7 @@ async def find_unnamed(storage: Storage) -> list[UnnamedTopic]:
     found: dict[str, UnnamedTopic] = {}
     for partition in await storage.partitions():
         address = parse_address(partition.address)
-        if address is not None and state.is_orphan(partition):
+        if address is not None and state.is_orphan(partition) and not is_internal_topic(partition.topic):
             known = found.get(address.topic_id, UnnamedTopic(address.topic_id, partition.topic, 0))
             found[address.topic_id] = attrs.evolve(known, log_count=max(known.log_count, address.log + 1))
     return [found[each] for each in sorted(found)]
@@ -110,13 +111,14 @@ async def _read_log(logs: StoredLogs, unnamed: UnnamedTopic, number: int) -> Asy
         return
     topic = Topic(unnamed.name, unnamed.topic_id, unnamed.log_count, first_epoch=first.epoch)
     log = await logs.load(topic, number, (first.leader,))
-    table = LogTable(storage.identity)
-    table.add_topic(topic)
-    state = table.logs(topic.name)[number]
     last = log.replica.local_epochs.log_end().leader_epoch
     if last == NO_EPOCH:
         raise StorageFormatError(f"log {number} of {topic.name} cannot be read: its first leader epoch is not stored")
-    is_led = last.leader == storage.identity
+    # A leader without followers writes no index record for each append, and only its own storage has all of them.
+    is_led = last.leader in await read_store_ids(storage)
+    table = LogTable(last.leader if is_led else storage.identity)
+    table.add_topic(topic)
+    state = table.logs(topic.name)[number]
     table.begin_epoch(state, last.epoch)
     await restore_log(storage, log, state, last, is_whole=is_led)
     if is_led:

@@ -24,6 +24,13 @@ async def forget_topics(disk: Disk) -> None:
     await disk.append([changes])
 
 
+def copy_of(disk: Disk) -> Disk:
+    """Return what `dafka storage copy` makes of a disk: a storage with another identity."""
+    copied = disk.copy()
+    copied.identity = "Z" * 32
+    return copied
+
+
 async def append(cluster: VirtualCluster, values: list[bytes], number: int = 0) -> None:
     for each in values:
         await cluster.append(await cluster.wait_leader("ABC", number=number), each, number=number)
@@ -41,16 +48,17 @@ async def test_the_logs_of_a_topic_are_adopted_across_leader_epochs(autojump_clo
         await append(cluster, [b"4"])
         await wait_for(lambda: cluster.in_sync() == cluster.in_sync("orders", 1) == "ABC")
         await cluster.stop("A", "B", "C")
-        disk = cluster.disks["A"]
-        assert await find_unnamed(disk) == []
-        with pytest.raises(ConfigError, match="the storage has no partitions of an unnamed topic"):
-            await adopt(disk, topic_id, "again")
-        await forget_topics(disk)
-        assert UnnamedTopic(topic_id, "orders", 2) in await find_unnamed(disk)
-        assert await adopt(disk, topic_id, "again") == 6
-        assert await adopt(disk, topic_id, "again") == 0
-        values = [await cluster.stored("A", each) for each in await disk.partitions("again")]
-        assert sorted(values) == [[b"0", b"1", b"2", b"3", b"4"], [b"other"]]
+        for name, disk in cluster.disks.items():
+            copy = copy_of(disk)
+            assert await find_unnamed(disk) == []
+            with pytest.raises(ConfigError, match="the storage has no partitions of an unnamed topic"):
+                await adopt(disk, topic_id, "again")
+            await forget_topics(disk)
+            assert await find_unnamed(disk) == await find_unnamed(copy) == [UnnamedTopic(topic_id, "orders", 2)]
+            assert await adopt(disk, topic_id, "again") == await adopt(copy, topic_id, "again") == 6
+            assert await adopt(disk, topic_id, "again") == 0
+            values = [await cluster.stored(name, each) for each in await disk.partitions("again")]
+            assert sorted(values) == [[b"0", b"1", b"2", b"3", b"4"], [b"other"]]
 
 
 async def test_a_log_is_adopted_whose_first_leader_never_led_it(autojump_clock: MockClock) -> None:
@@ -74,8 +82,9 @@ async def test_an_adopted_topic_is_served_when_the_broker_starts(autojump_clock:
             await cluster.append("A", each)
         topic_id = cluster.brokers["A"].topics["orders"].topic_id
         await cluster.stop("A")
+        assert await adopt(copy_of(cluster.disks["A"]), topic_id, "orders") == len(values)
         await forget_topics(cluster.disks["A"])
-        await adopt(cluster.disks["A"], topic_id, "orders")
+        assert await adopt(cluster.disks["A"], topic_id, "orders") == len(values)
         await cluster.start("A")
         await wait_for(lambda: cluster.leader() == "A" and cluster.log("A").high_watermark == len(values))
         assert await cluster.read("A") == values
