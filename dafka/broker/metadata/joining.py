@@ -176,10 +176,8 @@ class Joining:
 
     def _advise(self, record: StoreRecord) -> str:
         """Return what to do if the former id of this store is needed to vote."""
-        quorum, former = (
-            describe_quorum(self._tables, trio.current_time()),
-            self._state.members.find_store(record.replaces),
-        )
+        quorum = describe_quorum(self._tables, trio.current_time())
+        former = self._state.members.find_store(record.replaces)
         if quorum is None or former is None or former.store_id not in quorum.voters:
             return ""
         return (
