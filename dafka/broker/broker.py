@@ -126,7 +126,7 @@ class Broker:
             nursery.start_soon(self._outcomes.run)
             nursery.start_soon(self.groups.forget_topics, self.node.replicator.deleted_topics)
             await nursery.start(self.participants.run)
-            await self.node.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
+            await self.node.admin.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
             await nursery.start(self._coordinators.run)
             nursery.start_soon(self._expire_producers)
             nursery.start_soon(self._compaction.run)
@@ -146,9 +146,9 @@ class Broker:
     async def delete_topic(self, name: str, *, ordered_by: str = "") -> None:
         """Delete a topic with its records and the offsets that groups have committed for it.
 
-        Raises the errors of `BrokerNode.delete_topic`.
+        Raises the errors of `ClusterAdmin.delete_topic`.
         """
-        await self.node.delete_topic(name, ordered_by=ordered_by)
+        await self.node.admin.delete_topic(name, ordered_by=ordered_by)
         await self.groups.wait_committed()
 
     def _make_shard(self, log: Log) -> CoordinatorShard:

@@ -37,5 +37,5 @@ async def test_logs_and_brokers_are_counted() -> None:
             assert (found["dafka_broker_voters", "heard"], found["dafka_broker_voters", "silent"]) == (1, 0)
         await wait_until(lambda: all(read(web)["dafka_broker_metadata_lag",] == 0 for web in webs))
         assert sum(read(web)["dafka_broker_active_controller",] for web in webs) == 1
-        await webs[0].broker.node.set_draining(webs[0].broker.node.address, is_draining=True)
+        await webs[0].broker.node.admin.set_draining(webs[0].broker.node.address, is_draining=True)
         assert read(webs[0])["dafka_broker_draining",] == 1

@@ -229,7 +229,7 @@ def find_broker(request: Request) -> BrokerRegistration:
 
 async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker:
     node, found = request.broker.node, find_broker(request)
-    await node.set_draining(found.address, is_draining=is_draining, ordered_by=request.requester)
+    await node.admin.set_draining(found.address, is_draining=is_draining, ordered_by=request.requester)
     return next(each for each in describe_brokers(request.broker) if each.number == found.number)
 
 
@@ -327,7 +327,7 @@ async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
     addresses = [find_number(node, each).address for each in document.replicas]
     if len(set(addresses)) != len(addresses):
         raise ConfigError("replicas: expected each broker once")
-    await node.change_replicas(log, addresses, ordered_by=request.requester)
+    await node.admin.change_replicas(log, addresses, ordered_by=request.requester)
     return Replicas(**describe_leadership(node, log))
 
 

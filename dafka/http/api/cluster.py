@@ -168,7 +168,7 @@ async def raise_feature_level(request: Request, document: NewFeatureLevel) -> Fe
     It is never lowered: brokers of versions that do not support it can no longer join.
     """
     node = request.broker.node
-    await node.set_feature_level(document.level, is_dry_run=document.dry_run, ordered_by=request.requester)
+    await node.admin.set_feature_level(document.level, is_dry_run=document.dry_run, ordered_by=request.requester)
     return FeatureLevel(node.tables.state.members.feature_level)
 
 

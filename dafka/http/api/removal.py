@@ -75,7 +75,7 @@ async def list_broker_logs(request: Request) -> BrokerLogs:
     return BrokerLogs(
         [
             BrokerLog(each.log.topic, each.log.number, each.is_led, numbers_of(node, each.others), each.has_quorum)
-            for each in node.describe_removal(found.address)
+            for each in node.admin.describe_removal(found.address)
         ]
     )
 
@@ -94,7 +94,7 @@ async def forget_broker(request: Request, document: Forgetting) -> ForgottenBrok
     request is refused while the broker is alive, or a log has no quorum without it.
     """
     node, found = request.broker.node, find_broker(request)
-    await node.forget_broker(
+    await node.admin.forget_broker(
         found.address,
         accepts_loss=document.accept_loss,
         is_dry_run=document.dry_run,
@@ -128,5 +128,5 @@ async def recover_log(request: Request, document: Recovery) -> Replicas:
     """
     node, log = request.broker.node, _find_log(request)
     found = find_number(node, document.broker)
-    await node.recover_log(log, found.address, is_dry_run=document.dry_run, ordered_by=request.requester)
+    await node.admin.recover_log(log, found.address, is_dry_run=document.dry_run, ordered_by=request.requester)
     return Replicas(**describe_leadership(node, log))

@@ -249,7 +249,7 @@ async def create_topic(request: Request, document: NewTopic) -> AnyResponse:
         raise WebError("bad_request", problem)
     if node.find_topic(name) is not None:
         raise WebError("topic_exists", f"there is a topic {name!r} already")
-    await node.create_topic(
+    await node.admin.create_topic(
         name,
         document.log_count or 0,
         settings,
@@ -353,7 +353,7 @@ async def change_topic(request: Request, document: TopicChanges) -> TopicDetails
     problem = find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)
-    await request.broker.node.change_topic(
+    await request.broker.node.admin.change_topic(
         topic.name,
         log_count=document.log_count,
         settings=settings,

@@ -113,7 +113,7 @@ class Publisher:
     async def _create(self, topic: str) -> None:
         node = self._broker.node
         try:
-            await node.create_topic(topic)
+            await node.admin.create_topic(topic)
         except ConfigError as error:
             if node.find_topic(topic) is None:  # nobody else has just created it
                 raise WebError("bad_request", str(error)) from None

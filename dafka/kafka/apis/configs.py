@@ -204,7 +204,9 @@ async def _change(
     elif message := find_settings_problem(settings):
         error = ErrorCode.INVALID_CONFIG
     elif not is_trial:
-        error, message = await make_change(node.change_topic(name, settings=settings, ordered_by=requester_of(context)))
+        error, message = await make_change(
+            node.admin.change_topic(name, settings=settings, ordered_by=requester_of(context))
+        )
     return AlterConfigsResourceResponse(
         error_code=error, error_message=message or None, resource_type=resource.resource_type, resource_name=name
     )

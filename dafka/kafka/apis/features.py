@@ -63,7 +63,7 @@ async def _update(
         return ErrorCode.INVALID_UPDATE_VERSION, f"there is only the feature {FEATURE}, not {update.feature[:100]!r}"
     if update.allow_downgrade or update.upgrade_type != UPGRADE:
         return ErrorCode.INVALID_UPDATE_VERSION, "the feature level of a cluster is never lowered"
-    change = context.broker.node.set_feature_level(
+    change = context.broker.node.admin.set_feature_level(
         update.max_version_level, is_dry_run=request.validate_only, ordered_by=requester_of(context)
     )
     return await make_change(change, request.timeout_ms)

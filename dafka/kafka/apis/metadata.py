@@ -127,7 +127,7 @@ async def _find(
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         await node.leases.wait_metadata()  # others can have created it while this broker was stopped
         if may_create and node.find_topic(name) is None:
-            await make_change(node.create_topic(name, ordered_by=requester_of(context)))
+            await make_change(node.admin.create_topic(name, ordered_by=requester_of(context)))
         topic = node.find_topic(name)
     missing = ErrorCode.LEADER_NOT_AVAILABLE if may_create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _unknown(name, missing) if topic is None else topic
@@ -163,7 +163,7 @@ async def unregister_broker(context: RequestContext, request: UnregisterBrokerRe
     error: ErrorCode = ErrorCode.BROKER_ID_NOT_REGISTERED
     message: str | None = f"there is no broker {number}"
     if found is not None:
-        error, message = await make_change(node.forget_broker(found.address, ordered_by=requester_of(context)))
+        error, message = await make_change(node.admin.forget_broker(found.address, ordered_by=requester_of(context)))
     return UnregisterBrokerResponse(error_code=error, error_message=message)
 
 

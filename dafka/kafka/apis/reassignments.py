@@ -122,7 +122,7 @@ async def _alter(
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif asked.replicas is None:
         if log in context.broker.node.replica_changes():
-            cancellation = context.broker.node.change_replicas(log, (), ordered_by=requester_of(context))
+            cancellation = context.broker.node.admin.change_replicas(log, (), ordered_by=requester_of(context))
             error, message = await make_change(cancellation, request.timeout_ms)
         else:
             error = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
@@ -142,7 +142,7 @@ async def _begin(
     if not request.allow_replication_factor_change and len(before) != len(after):
         return ErrorCode.INVALID_REPLICATION_FACTOR, f"expected {len(before)} brokers, not {len(after)}"
     if before != after or log in context.broker.node.replica_changes():
-        change = context.broker.node.change_replicas(log, after, ordered_by=requester_of(context))
+        change = context.broker.node.admin.change_replicas(log, after, ordered_by=requester_of(context))
         return await make_change(change, request.timeout_ms)
     return ErrorCode.NONE, None
 

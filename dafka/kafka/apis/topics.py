@@ -63,7 +63,7 @@ async def _create(context: RequestContext, asked: CreatableTopic, request: Creat
         else:
             if not request.validate_only:
                 error, message = await make_change(
-                    node.create_topic(
+                    node.admin.create_topic(
                         asked.name, count, settings, replicas, placement=placement, ordered_by=requester_of(context)
                     ),
                     request.timeout_ms,
@@ -171,7 +171,7 @@ async def _add_logs(
             error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
         else:
             if not request.validate_only:
-                change = node.change_topic(
+                change = node.admin.change_topic(
                     asked.name, log_count=asked.count, placement=placement, ordered_by=requester_of(context)
                 )
                 error, message = await make_change(change, request.timeout_ms)

@@ -93,7 +93,7 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
 
 async def begin_transaction(broker: Broker) -> Producer:
     """Let a producer begin a transaction with a record in a log."""
-    await broker.node.create_topic("orders", 1)
+    await broker.node.admin.create_topic("orders", 1)
     result = await broker.transactions.init_producer_id("payments", 60_000)
     log = broker.node.find_log("orders", 0)
     assert log is not None

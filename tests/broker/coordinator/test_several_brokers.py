@@ -54,7 +54,7 @@ def join(group: str, member_id: str = "") -> JoinRequest:
 async def open_orders(log_count: int = 1) -> AsyncIterator[Brokers]:
     """Run three brokers with a topic that all of them know."""
     async with open_brokers(*NAMES) as brokers:
-        await next(iter(brokers.running.values())).node.create_topic("orders", log_count)
+        await next(iter(brokers.running.values())).node.admin.create_topic("orders", log_count)
         await wait_for(lambda: all(find_leader(brokers, number) is not None for number in range(log_count)))
         await brokers.wait_committed()
         yield brokers
@@ -158,7 +158,7 @@ async def test_producers_are_forgotten_a_day_after_their_last_batch_whatever_the
     monkeypatch.setattr(broker_module, "_EXPIRY_INTERVAL_S", 1.0)
     monkeypatch.setattr(broker_module, "steady_now_ms", lambda: read_steady() + passed_ms)
     async with open_brokers("A") as brokers:
-        await brokers.running["A"].node.create_topic("orders")
+        await brokers.running["A"].node.admin.create_topic("orders")
         await wait_for(lambda: find_leader(brokers) is not None)
         broker, log = led_log(brokers)
         assert await broker.appender.append(log, sent, "").wait_offset() == 0

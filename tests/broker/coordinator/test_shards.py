@@ -86,7 +86,7 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
         return StateRecord("", key, value)
 
     async with open_broker("memory:") as broker:
-        (log,) = await broker.ensure_internal_topic("$test", 1)
+        (log,) = await broker.admin.ensure_internal_topic("$test", 1)
         await append(broker, log, [record(b"a", b"0"), record(b"b", b"0")])
         await append(broker, log, [record(b"a", b"5")], epoch=5)
         await append(broker, log, [record(b"a", b"3"), record(b"b", None)], epoch=3)
@@ -99,7 +99,7 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
 
 async def test_a_new_leader_reads_what_is_committed_together_with_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_broker("memory:") as broker:
-        (log,) = await broker.ensure_internal_topic("$test", 1)
+        (log,) = await broker.admin.ensure_internal_topic("$test", 1)
         log.leadership = attrs.evolve(log.leadership, epoch=5)
         wait = PendingAppend.wait_offset
 

@@ -13,7 +13,7 @@ from tests.broker.nodes.test_broker import open_broker
 async def main() -> None:
     async with open_broker(sys.argv[1]) as (_, broker):
         if broker.find_topic("orders") is None:
-            await broker.create_topic("orders")
+            await broker.admin.create_topic("orders")
         log = broker.log_table.find_log("orders", 0)
         assert log is not None
         while True:

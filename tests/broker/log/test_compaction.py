@@ -55,7 +55,7 @@ async def compact(cluster: VirtualCluster, name: str) -> None:
 async def test_brokers_that_come_late_lead_what_is_left(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         (first,) = await cluster.start("A")
-        await first.create_topic("orders", 1)
+        await first.admin.create_topic("orders", 1)
         for number in range(0, COUNT, 20):
             assert await append(cluster, "A", number, 20) == number
         await compact(cluster, "A")

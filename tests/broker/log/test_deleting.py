@@ -65,7 +65,7 @@ async def test_topic_is_created_again_by_a_producer_that_goes_on(storage: str) -
         await wait_end(broker, "orders", 10)
         before = broker.find_topic("orders")
         assert before is not None
-        await broker.delete_topic("orders")
+        await broker.admin.delete_topic("orders")
         assert broker.find_topic("orders") is None
         await producer.send_many([b"10", b"11"])
         await producer.wait_acknowledged()
@@ -83,7 +83,7 @@ async def test_records_of_a_deleted_topic_are_dropped_when_the_deletion_is_durab
         await cluster.append("A", b"x")
         disk, own = cluster.disks["A"], cluster.log("A").leader_partition
         disk.is_full = True
-        nursery.start_soon(broker.delete_topic, "orders")
+        nursery.start_soon(broker.admin.delete_topic, "orders")
         await trio.sleep(3)
         assert own in await disk.partitions()
         disk.is_full = False

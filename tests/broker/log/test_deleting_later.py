@@ -17,12 +17,12 @@ SETTINGS: dict[str, Any] = {"delete_delay_ms": DELAY_S * 1000, "replicas": 3}
 
 
 async def delete(cluster: VirtualCluster) -> None:
-    await cluster.brokers["A"].delete_topic("orders")
+    await cluster.brokers["A"].admin.delete_topic("orders")
 
 
 async def move(cluster: VirtualCluster) -> None:
     cluster.brokers["A"].replicator.reassigner.prefer_leaders(cluster.replicated("A"))
-    await cluster.brokers["A"].change_replicas(cluster.log("A"), [each * 32 for each in "ACE"])
+    await cluster.brokers["A"].admin.change_replicas(cluster.log("A"), [each * 32 for each in "ACE"])
     await wait_for(lambda: cluster.replicas() == "ACE")
     await cluster.append("A", b"z")
 
@@ -77,7 +77,7 @@ async def test_a_broker_that_becomes_a_replica_again_in_time_deletes_nothing(
         monkeypatch.setattr(disk, "delete_partitions", note_deleted)
         await move(cluster)
         await trio.sleep(DELAY_S * 0.75)
-        await cluster.brokers["A"].change_replicas(cluster.log("A"), [each * 32 for each in "ABC"])
+        await cluster.brokers["A"].admin.change_replicas(cluster.log("A"), [each * 32 for each in "ABC"])
         await wait_for(lambda: cluster.replicas() == "ABC")
         await trio.sleep(DELAY_S)
         assert not deleted

@@ -71,7 +71,7 @@ async def test_a_full_cluster_can_delete_topics_and_elect_leaders_and_then_goes_
         await cluster.wait_leader("BC", "payments")
         first = cluster.brokers["B"]
         await wait_for(lambda: first.controller_address != "")
-        await first.delete_topic("payments")
+        await first.admin.delete_topic("payments")
         assert await cluster.disks["B"].partitions("orders") == stored
         assert native not in stored
         free.clear()
@@ -119,7 +119,7 @@ async def test_a_broker_on_a_small_disk_keeps_its_reserve_and_frees_space(small_
     with trio.fail_after(60):
         config = Config().with_broker(reserve_bytes=reserve, delete_delay_ms=0)
         async with open_broker(url, config) as (_, broker):
-            await broker.create_topic("orders", 1)
+            await broker.admin.create_topic("orders", 1)
             (log,) = broker.logs("orders")
             while not broker.storage.problem:
                 await broker.writer.append(log, batch(os.urandom(2**16))).wait_offset()
@@ -129,5 +129,5 @@ async def test_a_broker_on_a_small_disk_keeps_its_reserve_and_frees_space(small_
             assert reserve / 2 < found.free < 1.1 * reserve
             with pytest.raises(StorageError, match="reserve_bytes"):
                 await broker.storage.wait_capacity()
-            await broker.delete_topic("orders")
+            await broker.admin.delete_topic("orders")
             await wait_until(lambda: not broker.storage.problem)

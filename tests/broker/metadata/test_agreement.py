@@ -43,14 +43,14 @@ async def agree(cluster: VirtualCluster) -> None:
 
 async def test_another_broker_becomes_the_controller_and_makes_the_next_changes(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC") as cluster:
-        await cluster.brokers["C"].create_topic("first", 2)
+        await cluster.brokers["C"].admin.create_topic("first", 2)
         former = controller(cluster)
         await cluster.stop(former)
         begun = trio.current_time()
         await wait_for(lambda: controller(cluster) != "")
         assert trio.current_time() - begun < 2
         for name in sorted(cluster.brokers):
-            await cluster.brokers[name].create_topic(f"by-{name}")
+            await cluster.brokers[name].admin.create_topic(f"by-{name}")
         await cluster.start(former)
         await agree(cluster)
         assert len(cluster.brokers[former].topics) == 3
@@ -66,7 +66,7 @@ async def test_a_request_is_appended_once_however_often_it_is_repeated(autojump_
             disk.append_s = 2.0
         async with trio.open_nursery() as nursery:
             for name, each in cluster.brokers.items():
-                nursery.start_soon(each.create_topic, f"by-{name}")
+                nursery.start_soon(each.admin.create_topic, f"by-{name}")
         assert log.index.end_offset == before + 3
 
 
@@ -76,13 +76,13 @@ async def test_a_command_that_was_not_committed_never_takes_effect(autojump_cloc
         others = "ABC".replace(name, "")
         cluster.cut(name, others)
         with trio.fail_after(PATIENCE_S), pytest.raises(NoControllerError, match="look whether it was made"):
-            await cluster.brokers[name].create_topic("lost")
-        await cluster.brokers[others[0]].create_topic("kept")
+            await cluster.brokers[name].admin.create_topic("lost")
+        await cluster.brokers[others[0]].admin.create_topic("kept")
         cluster.heal()
         await agree(cluster)
         await trio.sleep(5)
         assert list(cluster.brokers[name].topics) == ["kept"]
-        await cluster.brokers[name].create_topic("lost")
+        await cluster.brokers[name].admin.create_topic("lost")
 
 
 async def test_a_name_is_taken_once_whoever_asks_at_the_same_time(autojump_clock: MockClock) -> None:
@@ -91,7 +91,7 @@ async def test_a_name_is_taken_once_whoever_asks_at_the_same_time(autojump_clock
 
         async def create(name: str) -> None:
             try:
-                await cluster.brokers[name].create_topic("orders", replica_count=1)
+                await cluster.brokers[name].admin.create_topic("orders", replica_count=1)
                 outcomes.append(ErrorCode.NONE)
             except RefusedChangeError as error:
                 outcomes.append(ErrorCode(error.error_code))
@@ -119,10 +119,10 @@ async def test_a_broker_that_was_killed_before_it_stored_the_state_applies_the_c
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_virtual_cluster("AB", replicas=1) as cluster:
-        await cluster.brokers["A"].create_topic("kept", placement=[["B" * 32]])
+        await cluster.brokers["A"].admin.create_topic("kept", placement=[["B" * 32]])
         await wait_for(lambda: "kept" in cluster.brokers["B"].topics)
         monkeypatch.setattr(cluster.brokers["B"].metadata, "_store", trio.Event)
-        await cluster.brokers["A"].create_topic("again", placement=[["B" * 32]])
+        await cluster.brokers["A"].admin.create_topic("again", placement=[["B" * 32]])
         await wait_for(lambda: "again" in cluster.brokers["B"].topics)
         expected = states(cluster)[0]
         await cluster.stop("B")
@@ -146,7 +146,7 @@ async def test_brokers_that_come_later_become_voters_when_they_have_lived_for_a_
         await wait_for(lambda: {voters(each) for each in cluster.brokers.values()} == {"ABC"})
         await trio.sleep(1)  # until then, only the former voter is known to have everything
         await cluster.stop("A")
-        await cluster.brokers["B"].create_topic("orders")
+        await cluster.brokers["B"].admin.create_topic("orders")
         await wait_for(lambda: "orders" in cluster.brokers["C"].topics)
 
 
@@ -156,7 +156,7 @@ async def test_without_a_controller_changes_are_refused_and_logs_go_on(autojump_
         await cluster.stop("A")
         broker, begun = cluster.brokers["B"], trio.current_time()
         with pytest.raises(NoControllerError, match=r"0 of the 1 brokers .* are heard, 1 are needed\)"):
-            await broker.create_topic("other")
+            await broker.admin.create_topic("other")
         assert trio.current_time() - begun == pytest.approx(CONTROLLER_S, abs=30)
         assert await cluster.append("B", b"x") == 0
 
@@ -217,7 +217,7 @@ async def test_a_broker_that_does_not_have_the_secret_of_most_others_ends(
             with pytest.raises(ConfigError, match=r"this broker has another secret than the brokers of its cluster \("):
                 await cluster.run(name, {"secret_file": other})
             await cluster.start(name, secret_file=right)
-            await cluster.brokers[name].create_topic(f"at-{name}")
+            await cluster.brokers[name].admin.create_topic(f"at-{name}")
 
 
 async def test_a_store_stays_in_its_cluster(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,7 +25,7 @@ TOO_OLD = "the cluster has the feature level 2, and this broker supports 1: upda
 
 
 async def use_new_command(cluster: VirtualCluster, name: str, *, is_draining: bool = True) -> None:
-    await cluster.brokers[name].change(DrainBroker("A" * 32, is_draining))
+    await cluster.brokers[name].admin.change(DrainBroker("A" * 32, is_draining))
 
 
 def levels(cluster: VirtualCluster) -> set[int]:
@@ -46,17 +46,17 @@ async def test_a_cluster_is_upgraded_one_broker_after_the_other(autojump_clock: 
             await cluster.append(leader, values[-1])
             for each in cluster.brokers if upgraded != "C" else "":
                 with pytest.raises(RefusedChangeError, match=r"is not supported by broker [0-2]") as refused:
-                    await cluster.brokers[each].change(SetFeatureLevel(2))
+                    await cluster.brokers[each].admin.change(SetFeatureLevel(2))
                 assert refused.value.error_code == ErrorCode.INVALID_UPDATE_VERSION
             if upgraded:
                 with pytest.raises(RefusedChangeError, match="has the feature level 1, and this needs the level 2"):
                     await use_new_command(cluster, upgraded)
-            await cluster.brokers[leader].create_topic(f"by-{upgraded or 'nobody'}")
-        await cluster.brokers["B"].change(SetFeatureLevel(2))
+            await cluster.brokers[leader].admin.create_topic(f"by-{upgraded or 'nobody'}")
+        await cluster.brokers["B"].admin.change(SetFeatureLevel(2))
         await wait_for(lambda: levels(cluster) == {2})
         await use_new_command(cluster, "C")
         with pytest.raises(RefusedChangeError, match="never lowered"):
-            await cluster.brokers["A"].change(SetFeatureLevel(1))
+            await cluster.brokers["A"].admin.change(SetFeatureLevel(1))
         await wait_for(lambda: cluster.leader() in {"B", "C"})
         assert await cluster.read(cluster.leader()) == values
         states = [each.tables.state for each in cluster.brokers.values()]

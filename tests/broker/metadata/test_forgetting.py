@@ -29,7 +29,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def forget(cluster: VirtualCluster, at: str, name: str, *, accepts_loss: bool = False) -> None:
     """Have a broker request that another one is forgotten, and wait until all have forgotten it."""
     await wait_for(lambda: all(not each.brokers.is_alive(name * 32) for each in cluster.brokers.values()))
-    await cluster.brokers[at].forget_broker(name * 32, accepts_loss=accepts_loss)
+    await cluster.brokers[at].admin.forget_broker(name * 32, accepts_loss=accepts_loss)
     await wait_for(lambda: all(name * 32 not in each.tables.state.brokers for each in cluster.brokers.values()))
 
 
@@ -53,7 +53,7 @@ async def test_a_lost_broker_is_replaced_and_its_store_never_returns(autojump_cl
         leader = await cluster.wait_leader("AD")
         assert await cluster.append(leader, b"later") == len(values)
         assert await cluster.read(leader) == [*values, b"later"]
-        await cluster.brokers["A"].create_topic("later")
+        await cluster.brokers["A"].admin.create_topic("later")
 
 
 async def test_votes_and_acknowledgements_of_a_forgotten_store_do_not_count(autojump_clock: MockClock) -> None:
@@ -82,7 +82,7 @@ async def test_a_broker_is_not_forgotten_while_it_is_alive_or_logs_need_it(autoj
         number = cluster.brokers["C"].brokers.own.number
         for name in "ABC":
             with pytest.raises(RefusedChangeError, match=f"broker {number} is alive: drain it, and stop it before"):
-                await cluster.brokers[name].forget_broker("C" * 32)
+                await cluster.brokers[name].admin.forget_broker("C" * 32)
         await cluster.stop("C")
         for name in "AB":
             with pytest.raises(
@@ -90,24 +90,26 @@ async def test_a_broker_is_not_forgotten_while_it_is_alive_or_logs_need_it(autoj
             ):
                 await forget(cluster, name, "C")
         with pytest.raises(RefusedChangeError, match="there is no such broker"):
-            await cluster.brokers["A"].forget_broker("X" * 32)
-        assert [(each.log.number, each.has_quorum) for each in cluster.brokers["B"].describe_removal("C" * 32)] == [
+            await cluster.brokers["A"].admin.forget_broker("X" * 32)
+        assert [
+            (each.log.number, each.has_quorum) for each in cluster.brokers["B"].admin.describe_removal("C" * 32)
+        ] == [
             (0, False),
             (1, True),
             (2, False),
         ]
         await forget(cluster, "B", "C", accepts_loss=True)
         await cluster.append(await cluster.wait_leader("AB", number=1), b"x", number=1)
-        await cluster.brokers["A"].forget_broker("C" * 32)
+        await cluster.brokers["A"].admin.forget_broker("C" * 32)
 
 
 async def test_a_drained_voter_is_replaced_also_if_it_is_the_controller(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("AB", replicas=1) as cluster:
         former = controller(cluster)
         (other,) = set("AB") - {former}
-        await cluster.brokers[other].set_draining(former * 32, is_draining=True)
+        await cluster.brokers[other].admin.set_draining(former * 32, is_draining=True)
         await wait_for(lambda: voters(cluster.brokers[former]) == other)
         await wait_for(lambda: controller(cluster) == other)
         await cluster.stop(former)
         await trio.sleep(5)
-        await cluster.brokers[other].create_topic("later")
+        await cluster.brokers[other].admin.create_topic("later")

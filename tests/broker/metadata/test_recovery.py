@@ -28,7 +28,7 @@ async def recover_from(cluster: VirtualCluster, name: str, others: str = "") -> 
 
 
 async def create(cluster: VirtualCluster, name: str, topic: str) -> None:
-    await cluster.brokers[name].create_topic(topic, placement=[[name * 32]])
+    await cluster.brokers[name].admin.create_topic(topic, placement=[[name * 32]])
 
 
 async def test_the_survivor_is_the_only_voter_and_others_join_it_again(autojump_clock: MockClock) -> None:
@@ -170,15 +170,15 @@ async def test_a_log_continues_from_the_replica_that_is_left(autojump_clock: Moc
         await wait_for(lambda: cluster.replicated("C").replica.local_epochs.log_end().end_offset == len(values))
         log = cluster.log("D")
         with pytest.raises(RefusedChangeError, match="log 0 of orders has a quorum, so it continues without"):
-            await cluster.brokers["D"].recover_log(log, "C" * 32)
+            await cluster.brokers["D"].admin.recover_log(log, "C" * 32)
         await cluster.stop("A", "B")
         await wait_for(lambda: all(len(each.brokers.living()) == 3 for each in cluster.brokers.values()))
         numbers = {name: each.brokers.own.number for name, each in cluster.brokers.items()}
         for name, reason in [("D", f"broker {numbers['D']} has never stored log 0 of orders"), ("A", "is not alive")]:
             with pytest.raises(RefusedChangeError, match=reason):
-                await cluster.brokers["D"].recover_log(log, name * 32)
+                await cluster.brokers["D"].admin.recover_log(log, name * 32)
         await forget(cluster, "D", "A", accepts_loss=True)
-        await cluster.brokers["D"].recover_log(log, "C" * 32)
+        await cluster.brokers["D"].admin.recover_log(log, "C" * 32)
         assert await cluster.append(await cluster.wait_leader("C"), b"later") == len(values)
         await wait_for(lambda: cluster.in_sync() == cluster.replicas() == "CDE")
         await cluster.start("B", are_cut=True)
@@ -204,7 +204,7 @@ async def test_a_log_whose_brokers_are_all_forgotten_continues_without_records(a
             "1 of its 1 voters has been forgotten, "
             f"`dafka topic recover orders --log 0 --from {number}` continues it without records"
         )
-        await node.recover_log(cluster.log("A"), "B" * 32)
+        await node.admin.recover_log(cluster.log("A"), "B" * 32)
         assert await cluster.append(await cluster.wait_leader("B"), b"new") == 0
         await wait_for(lambda: cluster.in_sync() == cluster.replicas() == "AB")
         await cluster.stop("B")

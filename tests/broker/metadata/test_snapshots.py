@@ -63,7 +63,7 @@ async def open_changed(names: str, **settings: Any) -> AsyncIterator[VirtualClus
     async with open_virtual_cluster(names, names, store_retention_interval_ms=1000, **settings) as cluster:
         await change_often(cluster.brokers[names[0]])
         await trio.sleep(30)  # until no change is on its way any more
-        await cluster.brokers[names[0]].create_topic("last")
+        await cluster.brokers[names[0]].admin.create_topic("last")
         await wait_for(lambda: all(has_dropped(cluster, each) for each in names))
         yield cluster
 
@@ -96,12 +96,12 @@ async def test_a_new_broker_starts_from_a_snapshot(autojump_clock: MockClock) ->
         await wait_for(lambda: agree(cluster))
         assert has_dropped(cluster, "D")
         assert joined.log_table.topics["orders"] == cluster.brokers["A"].log_table.topics["orders"]
-        await joined.create_topic("more")
+        await joined.admin.create_topic("more")
         await wait_for(lambda: agree(cluster))
         for name in "DACB":
             await cluster.stop(name)
             await cluster.start(name)
-            await cluster.brokers["D"].create_topic(f"after-{name}")
+            await cluster.brokers["D"].admin.create_topic(f"after-{name}")
             await wait_for(lambda: agree(cluster))
 
 
@@ -123,7 +123,7 @@ async def read_history(broker: BrokerNode, count: int) -> list[Change]:
 async def test_the_last_changes_can_be_read_at_each_broker_page_by_page(autojump_clock: MockClock) -> None:
     async with open_changed("ABC") as cluster:
         await cluster.start("D")
-        await cluster.brokers["D"].set_draining("A" * 32, is_draining=True, ordered_by="anne at 10.0.0.7")
+        await cluster.brokers["D"].admin.set_draining("A" * 32, is_draining=True, ordered_by="anne at 10.0.0.7")
         with pytest.raises(RefusedChangeError):
             await cluster.brokers["D"].changes.change(AlterSettings("unknown", {}))
         await wait_for(lambda: agree(cluster))
@@ -159,7 +159,7 @@ async def test_a_broker_that_was_away_learns_from_a_snapshot_what_was_deleted(au
         await cluster.append(cluster.leader("visits"), b"x", topic="visits")
         await wait_for(lambda: bool(cluster.brokers["C"].storage.ends("visits")))
         await cluster.stop("C")
-        await cluster.brokers["A"].delete_topic("visits")
+        await cluster.brokers["A"].admin.delete_topic("visits")
         await cluster.create("later", "AB")
         await change_often(cluster.brokers["A"])
         await wait_for(lambda: has_dropped(cluster, "A") and has_dropped(cluster, "B"))
@@ -214,7 +214,7 @@ async def test_a_broker_whose_state_differs_stops_and_keeps_everything(autojump_
         with pytest.raises(StateDiffersError, match="nothing is deleted: start this broker with an empty storage"):
             await run_again()
         assert {each: info.count for each, info in (await disk.partitions("orders")).items()} == before
-        await others.create_topic("more")
+        await others.admin.create_topic("more")
 
 
 class Exchanges:

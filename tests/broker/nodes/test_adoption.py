@@ -64,7 +64,7 @@ async def test_the_logs_of_a_topic_are_adopted_across_leader_epochs(autojump_clo
 async def test_a_log_is_adopted_whose_first_leader_never_led_it(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", replicas=3) as cluster:
         await cluster.stop("C")
-        await cluster.brokers["A"].create_topic("orders", placement=[["C" * 32, "A" * 32, "B" * 32]])
+        await cluster.brokers["A"].admin.create_topic("orders", placement=[["C" * 32, "A" * 32, "B" * 32]])
         await wait_for(lambda: all("orders" in each.topics for each in cluster.brokers.values()))
         await append(cluster, [b"0", b"1"])
         topic_id = cluster.brokers["A"].topics["orders"].topic_id

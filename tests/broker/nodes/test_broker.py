@@ -105,7 +105,7 @@ async def test_native_records_get_offsets(storage: str) -> None:
 async def test_consumers_get_what_clients_append(storage: str) -> None:
     async with open_broker(storage) as (cluster, broker), cluster.consumer(["orders"]) as consumer:
         await consumer.wait_settled()
-        await broker.create_topic("orders")
+        await broker.admin.create_topic("orders")
         log = log_of(broker, "orders")
         batches = encode([b"a", b"b"], keys=[b"k", None], headers=[[("h", b"1")], []])
         assert await broker.writer.append(log, batches).wait_offset() == 0
@@ -126,7 +126,7 @@ async def test_consumers_get_what_clients_append(storage: str) -> None:
 async def test_other_stores_keep_what_clients_append(tmp_path: Path) -> None:
     async with open_broker(f"filelog:{tmp_path}/broker") as (cluster, broker), trio.open_nursery() as nursery:
         store = await nursery.start(serve_store, cluster.config.with_store(storage="memory:"))
-        await broker.create_topic("orders")
+        await broker.admin.create_topic("orders")
         await broker.writer.append(log_of(broker, "orders"), encode([b"a", b"b"])).wait_offset()
         with trio.fail_after(DEADLINE_S):
             while store.statistics().topics.get("orders") is None:  # noqa: ASYNC110
@@ -141,7 +141,7 @@ async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
     for run in range(3):
         async with open_broker(storage) as (cluster, broker):
             if not run:
-                await broker.create_topic("orders")
+                await broker.admin.create_topic("orders")
             log = log_of(broker, "orders")
             assert log.high_watermark == len(expected)
             assert values_of(await read_all(broker, log)) == expected

@@ -31,7 +31,7 @@ async def test_no_request_of_http_changes_topics_before_all_changes_are_known(mo
     async with open_web() as web:
         node, are_known = web.broker.node, trio.Event()
         for topic in ("changed", "deleted"):
-            await node.create_topic(topic)
+            await node.admin.create_topic(topic)
         before, waiting = dict(node.topics), 0
 
         async def wait_metadata() -> None:

@@ -19,7 +19,7 @@ from tests.broker.replication.virtual_cluster import Disk, open_virtual_cluster,
 async def test_a_topic_has_a_valid_name_that_is_free_and_an_allowed_number_of_logs(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         (broker,) = await cluster.start("A")
-        await broker.create_topic("orders", 2, {"retention.ms": "5"}, 1)
+        await broker.admin.create_topic("orders", 2, {"retention.ms": "5"}, 1)
         topic = broker.find_topic("orders")
         assert topic is not None
         assert (topic.log_count, topic.settings, topic.replica_count) == (2, {"retention.ms": "5"}, 1)
@@ -31,7 +31,7 @@ async def test_a_topic_has_a_valid_name_that_is_free_and_an_allowed_number_of_lo
             ("many", -1, f"from 1 to {LOGS_MAX} logs, not -1"),
         ]:
             with pytest.raises(ConfigError, match=problem):
-                await broker.create_topic(name, count)
+                await broker.admin.create_topic(name, count)
         assert list(broker.topics) == ["orders"]
         assert len(broker.logs("orders")) == 2
         assert broker.find_log("orders", 2) is None
@@ -41,13 +41,13 @@ async def test_a_topic_gets_more_logs_or_other_settings_and_never_fewer_logs(aut
     async with open_virtual_cluster() as cluster:
         (broker,) = await cluster.start("A")
         await cluster.create("orders", "A", "A")
-        await broker.change_topic("orders", settings={"retention.ms": "7"})
-        await broker.change_topic("orders", log_count=3)
+        await broker.admin.change_topic("orders", settings={"retention.ms": "7"})
+        await broker.admin.change_topic("orders", log_count=3)
         topic = broker.log_table.topics["orders"]
         assert (topic.log_count, topic.settings) == (3, {"retention.ms": "7"})
         for count in (2, LOGS_MAX + 1):
             with pytest.raises(ConfigError, match=f"can have from 3 to {LOGS_MAX} logs, not {count}"):
-                await broker.change_topic("orders", log_count=count)
+                await broker.admin.change_topic("orders", log_count=count)
         await cluster.stop("A")
         (broker,) = await cluster.start("A")
         assert broker.log_table.topics["orders"] == topic
@@ -59,7 +59,7 @@ async def test_internal_topics_are_hidden_and_cannot_be_deleted(autojump_clock: 
         made: list[object] = []
 
         async def ensure(name: str) -> None:
-            made.append(await cluster.brokers[name].ensure_internal_topic("$state", 2))
+            made.append(await cluster.brokers[name].admin.ensure_internal_topic("$state", 2))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ensure, "A")
@@ -71,7 +71,7 @@ async def test_internal_topics_are_hidden_and_cannot_be_deleted(autojump_clock: 
         assert first.find_log("$state", 0) is None
         assert list(first.logs("$state")) == []
         with pytest.raises(ConfigError):
-            await first.delete_topic("$state")
+            await first.admin.delete_topic("$state")
         assert "$state" in first.log_table.topics
 
 
@@ -81,9 +81,9 @@ async def test_no_limit_drops_records_of_internal_topics_which_nodes_cannot_writ
         await disk.append([RecordBatch(Partition(each, "Z" * 32), 0, [b"node"]) for each in ("$state", "visits")])
         for _ in range(2):
             (broker,) = await cluster.start("A", store_retention_records=1, store_retention_interval_ms=20)
-            logs = list(await broker.ensure_internal_topic("$state", 2))
+            logs = list(await broker.admin.ensure_internal_topic("$state", 2))
             assert [log.number for log in logs] == [0, 1]
-            assert list(await broker.ensure_internal_topic("$state", 2)) == logs
+            assert list(await broker.admin.ensure_internal_topic("$state", 2)) == logs
             await wait_for(lambda: cluster.log("A", "visits").high_watermark == 1)
             if not logs[1].high_watermark:
                 await cluster.create("orders", "A")
@@ -104,11 +104,11 @@ async def test_nothing_is_created_or_changed_while_the_storage_fails(autojump_cl
         broker.storage.write_state("$checkpoints", [(b"k", b"v")])
         await trio.sleep(120)
         with pytest.raises(StorageError):
-            await broker.create_topic("other")
+            await broker.admin.create_topic("other")
         with pytest.raises(StorageError):
-            await broker.change_topic("orders", log_count=2)
+            await broker.admin.change_topic("orders", log_count=2)
         with pytest.raises(StorageError):
-            await broker.delete_topic("orders")
+            await broker.admin.delete_topic("orders")
         assert list(broker.topics) == ["orders"]
 
 
@@ -193,7 +193,7 @@ async def test_metrics_count_logs_brokers_and_elections(autojump_clock: MockCloc
         assert {each["brokers/dead"] for each in elections.values()} == {1}
         assert elections["A"]["last_election_timestamp_seconds"] > 0
         assert sum(each["under_replicated_logs"] for each in elections.values()) == 3
-        await first.set_draining(first.address, is_draining=True)
+        await first.admin.set_draining(first.address, is_draining=True)
         assert read("A")["draining"] == 1
 
 
@@ -202,7 +202,7 @@ async def test_the_state_of_the_cluster_is_read_from_the_storage_of_a_broker(aut
     async with open_virtual_cluster("AB", "AB") as cluster:
         first = cluster.brokers["A"]
         await cluster.create("gone", "AB")
-        await first.delete_topic("gone")
+        await first.admin.delete_topic("gone")
         await wait_for(lambda: list(cluster.brokers["B"].topics) == ["orders"])
         await trio.sleep(1)
         for name in "AB":

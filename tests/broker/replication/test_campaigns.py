@@ -60,10 +60,10 @@ class Campaign:
         await wait_for(self.agree)
         if name in self.topics:
             del self.topics[name]
-            await broker.delete_topic(name)
+            await broker.admin.delete_topic(name)
         if self.draw.random() < 0.8:
             self.topics[name] = Expected()
-            await broker.create_topic(name, LOGS)
+            await broker.admin.create_topic(name, LOGS)
         await wait_for(self.agree)
 
     def agree(self) -> bool:

@@ -285,7 +285,7 @@ async def test_a_replica_that_joins_is_not_in_sync_for_clients_until_it_counts(a
     async with open_virtual_cluster("ABC", "AB") as cluster:
         first = cluster.brokers["A"]
         await cluster.append("A", b"a")
-        await first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
+        await first.admin.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
         await wait_for(lambda: cluster.log("A").leadership.learners == ("C" * 32,) and cluster.in_sync() == "AB")
         await wait_for(lambda: "C" * 32 in cluster.replicated("A").replica.in_sync())
         assert cluster.in_sync() == "AB"
@@ -451,7 +451,7 @@ async def test_a_broker_waits_for_records_only_until_another_one_leads_or_the_to
 
         await wait_for(is_waiting)
         if is_deleted:
-            await cluster.brokers["B"].delete_topic("orders")
+            await cluster.brokers["B"].admin.delete_topic("orders")
         await wait_for(lambda: not is_waiting())
         assert is_deleted or not cluster.log("B").leadership.is_led
 

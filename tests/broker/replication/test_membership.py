@@ -72,7 +72,7 @@ async def test_a_broker_that_starts_waits_as_long_as_others_can_be_there(
 async def test_the_registration_of_a_broker_is_stored_and_reaches_the_others(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         first, other = await cluster.start("A", "B", rack="here")
-        await first.set_draining(first.address, is_draining=True)
+        await first.admin.set_draining(first.address, is_draining=True)
         await wait_for(lambda: other.brokers.find("A" * 32) == first.brokers.own)
         stored = first.storage.state(BROKERS_TOPIC)[b"A" * 32]
         assert decode_broker("A" * 32, stored) == first.brokers.own
@@ -83,7 +83,7 @@ async def test_the_registration_of_a_broker_is_stored_and_reaches_the_others(aut
         assert again.brokers.own.is_draining, "until it is told otherwise"
         assert again.brokers.own.rack == ""
         for _ in range(2):
-            await again.set_draining(again.address, is_draining=False)
+            await again.admin.set_draining(again.address, is_draining=False)
             assert not again.brokers.own.is_draining
 
 

@@ -181,7 +181,7 @@ async def test_stores_that_have_dropped_a_deleted_topic_keep_their_ids(autojump_
         await cluster.append("A", b"a")
         await wait_for(lambda: cluster.in_sync() == "ABC")
         disk = cluster.disks["C"].copy()
-        await cluster.brokers["A"].delete_topic("orders")
+        await cluster.brokers["A"].admin.delete_topic("orders")
         await trio.sleep(5)
         await cluster.stop(*"ABC")
         assert not {each for each in await cluster.disks["A"].partitions() if each.topic == "orders"}
@@ -234,8 +234,8 @@ async def test_a_log_that_only_a_forgetful_store_has_is_recovered_there(autojump
             f"`dafka topic recover orders --log 0 --from {number}` continues it with what that broker has"
         )
         with pytest.raises(RefusedChangeError, match="has never stored log 0 of orders"):
-            await node.recover_log(cluster.log("A"), "B" * 32)
-        await node.recover_log(cluster.log("A"), address(cluster, "C"))
+            await node.admin.recover_log(cluster.log("A"), "B" * 32)
+        await node.admin.recover_log(cluster.log("A"), address(cluster, "C"))
         await cluster.wait_leader("C")
         assert await cluster.read("C") == [b"a"]
         assert await cluster.append("C", b"c") == 1
@@ -249,7 +249,7 @@ async def test_a_cluster_whose_only_voter_has_forgotten_something_is_recovered(
         await cluster.append(cluster.leader(), b"a")
         (voter,) = [name for name in "AB" if name * 32 in cluster.brokers["A"].quorum.voters]
         (other,) = {*"AB"} - {voter}
-        await forget_last_start(cluster, voter, lambda: cluster.brokers[voter].create_topic("later"))
+        await forget_last_start(cluster, voter, lambda: cluster.brokers[voter].admin.create_topic("later"))
         await trio.sleep(30)
         assert not cluster.brokers[other].quorum.controller
         assert "recover the cluster with `dafka cluster recover`" in caplog.text

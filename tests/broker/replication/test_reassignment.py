@@ -41,7 +41,7 @@ def kept(cluster: VirtualCluster, topic: str, count: int) -> list[str]:
 async def test_a_broker_alone_shares_its_logs_with_those_that_come(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", **QUICK)
-        await cluster.brokers["A"].create_topic("orders", 2)
+        await cluster.brokers["A"].admin.create_topic("orders", 2)
         for number in range(2):
             await cluster.append("A", b"a", b"b", number=number)
         await cluster.start("B", "C", **QUICK)
@@ -55,12 +55,12 @@ async def test_a_broker_alone_shares_its_logs_with_those_that_come(autojump_cloc
 async def test_a_drained_broker_hands_over_its_logs_and_keeps_nothing(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C", "D", **QUICK)
-        await cluster.brokers["A"].create_topic("orders", 4)
+        await cluster.brokers["A"].admin.create_topic("orders", 4)
         await wait_for(lambda: all(cluster.leader("orders", number) for number in range(4)))
         for number in range(4):
             await cluster.append(cluster.leader("orders", number), b"x", number=number)
         drained = cluster.brokers["A"]
-        await drained.set_draining(drained.address, is_draining=True)
+        await drained.admin.set_draining(drained.address, is_draining=True)
         await wait_for(lambda: all(each and "A" not in each for each in kept(cluster, "orders", 4)))
         await wait_for(lambda: all(cluster.is_metadata(each.address) for each in drained.storage.ends(INDEX_TOPIC)))
         await wait_for(lambda: not drained.storage.ends("orders"))
@@ -74,7 +74,7 @@ async def test_dead_brokers_are_replaced_and_logs_count_as_under_replicated_unti
 ) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", "B", "C", "D", preferred_leader_after_ms=500, replace_replicas_after_ms=10_000)
-        await cluster.brokers["A"].create_topic("orders", 4)
+        await cluster.brokers["A"].admin.create_topic("orders", 4)
         await wait_for(lambda: all(len(cluster.in_sync("orders", number)) == 3 for number in range(4)))
         affected = [number for number, each in enumerate(kept(cluster, "orders", 4)) if "B" in each]
         assert not any(each.replicator.reassigner.under_replicated() for each in cluster.brokers.values())
@@ -100,14 +100,14 @@ async def test_a_log_moves_to_the_brokers_that_an_operator_names_and_stays_there
     async with open_virtual_cluster("ABCD", "AB", **QUICK) as cluster:
         first = cluster.brokers["A"]
         await cluster.append("A", b"a")
-        await first.change_replicas(cluster.log("A"), ["D" * 32, "C" * 32, "B" * 32])
+        await first.admin.change_replicas(cluster.log("A"), ["D" * 32, "C" * 32, "B" * 32])
         assert reason(cluster, "A") is Reason.ASKED
         await wait_for(lambda: cluster.replicas() == "BCD" and cluster.leader() == "D")
         assert await cluster.read("D") == [b"a"]
         await wait_for(lambda: not first.storage.ends("orders"))
         await trio.sleep(10)
         assert (cluster.replicas(), cluster.leader()) == ("BCD", "D")
-        await first.change_replicas(cluster.log("A"), [])
+        await first.admin.change_replicas(cluster.log("A"), [])
         await wait_for(lambda: not ordered(cluster, "D").assigned_count)
         assert cluster.replicas() == "BCD", "nothing else has changed"
 
@@ -118,7 +118,7 @@ async def test_named_brokers_replace_others_only_when_they_are_in_sync(
     async with open_virtual_cluster("ABC", "AB", **QUICK) as cluster:
         first = cluster.brokers["A"]
         assert cluster.leader() == "A"
-        await first.change_replicas(cluster.log("A"), ["A" * 32, "C" * 32])
+        await first.admin.change_replicas(cluster.log("A"), ["A" * 32, "C" * 32])
         with monkeypatch.context() as patched:
             patched.setattr(Replica, "in_sync", lambda _self, **_: ("A" * 32, "B" * 32))
             await wait_for(lambda: cluster.replicas() == "ABC")
@@ -132,7 +132,7 @@ async def test_named_replicas_are_different_brokers_of_the_cluster(autojump_cloc
     async with open_virtual_cluster("AB", "AB") as cluster:
         first = cluster.brokers["A"]
         with pytest.raises(ConfigError, match="different brokers of the cluster"):
-            await first.change_replicas(cluster.log("A"), [each * 32 for each in named])
+            await first.admin.change_replicas(cluster.log("A"), [each * 32 for each in named])
         assert cluster.replicas() == "AB"
 
 
@@ -141,10 +141,10 @@ async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others
         first = cluster.brokers["A"]
         await cluster.append("A", b"a", b"b")
         partition = cluster.log("A").leader_partition
-        await first.change_replicas(cluster.log("A"), ["B" * 32, "C" * 32, "D" * 32])
+        await first.admin.change_replicas(cluster.log("A"), ["B" * 32, "C" * 32, "D" * 32])
         await wait_for(lambda: not first.storage.durable_end(partition) and cluster.leader() == "B")
         await cluster.append("B", b"c")
-        await first.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
+        await first.admin.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
         await wait_for(lambda: cluster.leader() == "A" and cluster.in_sync() == "ABC")
         assert await cluster.read("A") == [b"a", b"b", b"c"]
         assert first.storage.durable_end(partition) == 2
@@ -175,9 +175,9 @@ async def test_an_election_of_the_preferred_replica_takes_no_longer_than_is_wait
 ) -> None:
     async with open_virtual_cluster("ABC", "ABC", preferred_leader_after_ms=3_600_000) as cluster:
         first = cluster.brokers["A"]
-        await cluster.brokers["A"].create_topic("single", placement=[["A" * 32]])
+        await cluster.brokers["A"].admin.create_topic("single", placement=[["A" * 32]])
         elections = PreferredLeaderElections(first.log_table, first.replicator, first.messenger)
-        await first.change_replicas(cluster.log("A"), ["B" * 32, "A" * 32, "C" * 32])
+        await first.admin.change_replicas(cluster.log("A"), ["B" * 32, "A" * 32, "C" * 32])
         await trio.sleep(3)
         began_at = trio.current_time()  # B does not take part in transfers
         assert await elections.elect_preferred(cluster.log("A"), 2) == ErrorCode.REQUEST_TIMED_OUT
@@ -192,5 +192,5 @@ async def test_an_election_of_the_preferred_replica_takes_no_longer_than_is_wait
 
             nursery.start_soon(elect)
             await trio.sleep(0.1)
-            await first.delete_topic("orders")
+            await first.admin.delete_topic("orders")
         assert results == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]

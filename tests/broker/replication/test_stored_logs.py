@@ -135,7 +135,7 @@ async def test_nothing_of_a_deleted_topic_is_remembered_or_comes_back_late(autoj
         led_logs = [each.replicator.led_logs for each in cluster.brokers.values()]
         waiting = [each._missing.setdefault(replicated.name, trio.Event()) for each in led_logs]
         late = attrs.evolve(replicated.replica.latest, leader_epoch=LeaderAndEpoch(9, "B" * 32))
-        await first.delete_topic("orders")
+        await first.admin.delete_topic("orders")
         await wait_for(lambda: not any(cluster.brokers[each].storage.state(BRANCHES_TOPIC) for each in "AB"))
         assert not first.replicator.logs.has_control(replicated.name)
         for writer in "AB":
@@ -192,7 +192,7 @@ async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(aut
             found += own
         assert sorted(found, key=lambda each: each.leader_epoch) == starts[1:]
         assert all(cluster.brokers[name].epoch_starts("orders")[0] == starts for name in "ABC")
-        await cluster.brokers["A"].delete_topic("orders")
+        await cluster.brokers["A"].admin.delete_topic("orders")
         states = [cluster.brokers[name].storage.state(BRANCHES_TOPIC) for name in "ABC"]
         await wait_for(lambda: all(cluster.is_metadata(key.decode()) for state in states for key in state))
 

@@ -18,7 +18,7 @@ from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster,
 
 async def delete(cluster: VirtualCluster, name: str, topic: str = "orders") -> None:
     """Delete a topic at a broker, and wait until no broker has it or its records."""
-    await cluster.brokers[name].delete_topic(topic)
+    await cluster.brokers[name].admin.delete_topic(topic)
     brokers = cluster.brokers.values()
     await wait_for(lambda: not any(topic in each.log_table.topics or each.storage.ends(topic) for each in brokers))
 
@@ -41,10 +41,10 @@ async def test_a_topic_can_be_created_while_the_former_one_of_its_name_is_delete
         first, second = cluster.brokers["A"], cluster.brokers["B"]
         former = second.tables.state.topics["orders"].topic_id
         cluster.cut("C", "AB")  # it is asked how far it has the records
-        nursery.start_soon(first.delete_topic, "orders")
+        nursery.start_soon(first.admin.delete_topic, "orders")
         await wait_for(lambda: "orders" in second.tables.state.deleting)
         with trio.fail_after(PATIENCE_S):
-            await second.create_topic("orders", 1)
+            await second.admin.create_topic("orders", 1)
         assert second.tables.state.topics["orders"].topic_id != former
 
 
@@ -74,15 +74,15 @@ async def test_only_the_side_with_most_voters_creates_topics_and_the_other_learn
         await wait_for(lambda: len(cluster.brokers["A"].brokers.alive) == 1)
         refused = "1 of the 3 brokers that vote on metadata are heard, 2 are needed"
         with trio.fail_after(PATIENCE_S), pytest.raises(NoControllerError, match=refused):
-            await cluster.brokers["A"].create_topic("orders")
+            await cluster.brokers["A"].admin.create_topic("orders")
         with trio.fail_after(PATIENCE_S):
-            await cluster.brokers["B"].create_topic("orders")
+            await cluster.brokers["B"].admin.create_topic("orders")
             await wait_for(lambda: "orders" in cluster.brokers["C"].topics)
-            await cluster.brokers["C"].change_topic("orders", log_count=2)
+            await cluster.brokers["C"].admin.change_topic("orders", log_count=2)
         assert cluster.brokers["A"].topics == {}
         cluster.heal()
         await wait_for(lambda: cluster.brokers["A"].topics == cluster.brokers["B"].topics)
-        await cluster.brokers["A"].change_topic("orders", log_count=3)
+        await cluster.brokers["A"].admin.change_topic("orders", log_count=3)
         assert len(cluster.brokers["A"].logs("orders")) == 3
 
 
@@ -110,7 +110,7 @@ async def test_a_topic_gets_more_logs_on_brokers_that_take_replicas(autojump_clo
     async with open_virtual_cluster("ABC", "ABC") as cluster:
         first = cluster.brokers["A"]
         await cluster.append("A", b"a")
-        await first.change_topic("orders", log_count=3)
+        await first.admin.change_topic("orders", log_count=3)
         await wait_for(lambda: all(cluster.replicas("orders", number) == "ABC" for number in range(3)))
         for number in range(3):
             leader = cluster.leader("orders", number)

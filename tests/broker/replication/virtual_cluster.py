@@ -408,7 +408,7 @@ class VirtualCluster:
         """Create a topic at the first broker, whose logs have these replicas, and wait until all are led."""
         addresses = [[each * 32 for each in replicas] for replicas in placement]
         first = next(iter(self.brokers.values()))
-        await first.create_topic(topic, len(placement) or 1, placement=addresses, **options)
+        await first.admin.create_topic(topic, len(placement) or 1, placement=addresses, **options)
         await wait_for(lambda: all(topic in each.log_table.topics for each in self.brokers.values()))
         await wait_for(lambda: all(self.leader(topic, number) != "" for number in range(len(placement) or 1)))
 

@@ -155,6 +155,7 @@ def make_request(
     for log, leadership in zip(logs, leaderships, strict=True):
         log.leadership = leadership
     node = SimpleNamespace(
+        admin=SimpleNamespace(),
         address=ADDRESSES[0],
         brokers=known,
         tables=SimpleNamespace(state=ClusterState()),
@@ -214,7 +215,7 @@ async def test_each_broker_of_the_cluster_can_be_drained_at_any_broker() -> None
     ):
         for action, call in (("drain", routes.drain_broker), ("undrain", routes.undrain_broker)):
             request = make_request(["up", "up", "dead"], [], arguments={"number": text})
-            drain = request.broker.node.set_draining = AsyncMock()
+            drain = request.broker.node.admin.set_draining = AsyncMock()
             found: Any = await outcome(call(request))
             assert (found if isinstance(found, str) else found.address) == expected, text
             asked = mock_call(expected, is_draining=action == "drain", ordered_by="anne")
@@ -229,7 +230,7 @@ async def test_the_replicas_of_a_log_become_the_named_brokers_in_their_order() -
     ]
     for text, numbers, expected in cases:
         request = make_request(["up"] * 3, led, arguments={"topic": "orders", "log": text})
-        change = request.broker.node.change_replicas = AsyncMock()
+        change = request.broker.node.admin.change_replicas = AsyncMock()
         found = await outcome(routes.change_replicas(request, routes.NewReplicas(numbers)))
         if isinstance(expected, str):
             assert (found, change.mock_calls) == (expected, [])

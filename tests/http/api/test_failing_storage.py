@@ -77,7 +77,7 @@ async def open_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runn
     is_full = trio.Event()
     async with open_web(config=Config().with_store(retry_ms=50)) as web:
         for topic in (TOPIC, "deleted"):
-            await web.broker.node.create_topic(topic, 1)
+            await web.broker.node.admin.create_topic(topic, 1)
         for value in (b"first", b"second"):
             assert (await web.request("POST", f"/topics/{TOPIC}/records", value)).status == 200
         commit = {"topic": TOPIC, "offsets": {"0": 1}}

@@ -74,7 +74,7 @@ async def open_pair(
         config = config.with_broker(leader_timeout_ms=3_600_000)
     async with open_web(config=config) as first, open_web(config=config) as second:
         for web in (first, second):
-            await web.broker.node.create_topic(TOPIC, log_count)
+            await web.broker.node.admin.create_topic(TOPIC, log_count)
         pair = Pair(first, second, Leaderships(first, second))
         for number in range(log_count):
             pair.lead(number, second)

@@ -86,7 +86,7 @@ async def test_clients_miss_nothing_while_leaders_move(seed: int) -> None:
 async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_pair() as pair, open_client(pair.first) as client:
         for web, values in ((pair.first, "abC"), (pair.second, "abcd")):
-            await web.broker.node.change_topic(TOPIC, settings={"availability": "branch"})
+            await web.broker.node.admin.change_topic(TOPIC, settings={"availability": "branch"})
             pair.lead(0, web)
             await post(pair.first, *values)
         await client.subscribe(TOPIC)

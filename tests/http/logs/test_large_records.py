@@ -31,7 +31,7 @@ async def append(broker: Broker, log: Log, *values: bytes, key: bytes | None = N
 async def test_read_has_limited_records_whatever_their_batches_take() -> None:
     """A hundred batches of some bytes each contain a hundred MiB: reads have a MiB each, and go on."""
     async with open_broker_service() as broker:
-        await broker.node.create_topic("zeros")
+        await broker.node.admin.create_topic("zeros")
         (log,) = find_logs(broker, "zeros")
         for _ in range(10):
             await append(broker, log, bytes(MIB))

@@ -76,7 +76,7 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
     """The topic exists, with two logs; another one is not created by publishing to it."""
     async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
-        await broker.node.create_topic("orders", 2, {"max.message.bytes": "200"})
+        await broker.node.admin.create_topic("orders", 2, {"max.message.bytes": "200"})
         large = texts("small", "small", "small", "small", "l" * 300, keys=[b"a", b"b", b"c", b"d", b"e"])
         assert await publisher.begin("orders", texts("a"), log=1, producer=ProducerSequence(7, 1, 0)).wait() == [
             Published(1, 0, 1)
@@ -125,7 +125,7 @@ async def test_topic_that_is_deleted_before_records_are_durable_is_said() -> Non
         await publisher.publish("orders", texts("a"))
         producer = ProducerSequence(7, 0, 0)
         publications = [publisher.begin("orders", texts("b"), producer=producer) for _ in range(2)]
-        await broker.node.delete_topic("orders")
+        await broker.node.admin.delete_topic("orders")
         for publication in publications:
             with trio.fail_after(30), pytest.raises(WebError, match="there is no topic 'orders'"):
                 await publication.wait()
@@ -145,7 +145,7 @@ async def test_a_topic_is_created_only_by_a_broker_that_knows_all_topics(monkeyp
     ]
     for auto, creates_topics, topic, waits in cases:
         async with open_broker_service(config=Config().with_kafka(auto_create_topics=auto)) as broker:
-            await broker.node.create_topic("old")
+            await broker.node.admin.create_topic("old")
             publisher = Publisher(broker, LocalLogs(broker), creates_topics=creates_topics)
             wait = AsyncMock()
             monkeypatch.setattr(broker.node.leases, "wait_metadata", wait)
@@ -160,7 +160,7 @@ async def test_each_record_goes_whole_to_the_log_of_its_key_and_those_without_ke
     async with open_broker_service(config=Config().with_kafka(auto_create_topics="off")) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
         for number in range(1, 4):
-            await broker.node.create_topic(f"t{number}", number)
+            await broker.node.admin.create_topic(f"t{number}", number)
         assert [log.number for log in find_logs(broker, "t3", [2, 0, 2])] == [0, 2]
         logs = {each: [list[JsonRecord]() for _ in range(each)] for each in (1, 2, 3)}
         for time_ms in range(60):

@@ -79,7 +79,7 @@ async def run_node(folder: Path, url: str, *scenarios: str) -> AsyncIterator[Lin
 
 async def test_records_are_published_and_read_and_what_is_wrong_is_told(node_folder: Path) -> None:
     async with open_web() as web:
-        await web.broker.node.create_topic("orders", 3)
+        await web.broker.node.admin.create_topic("orders", 3)
         scenarios = ("roundtrip:orders:100", "roundtrip:new:10", "credit:new", "rest:new", "refused:others")
         async with run_node(node_folder, web.broker.url, *scenarios) as lines:
             published, found = await lines.next(), await lines.next()

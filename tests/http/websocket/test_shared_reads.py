@@ -25,7 +25,7 @@ from tests.http.logs.test_large_records import HOST, MIB, PIECE_BYTES_MAX, SHAPE
 
 async def test_text_of_large_records_is_made_in_pieces() -> None:
     async with open_broker_service() as broker:
-        await broker.node.create_topic("large")
+        await broker.node.admin.create_topic("large")
         (log,) = find_logs(broker, "large")
         contents = [*SHAPES.values(), b"small"]
         for value in contents:

@@ -41,7 +41,7 @@ ENDPOINT = ("own.example", 9092)
 
 
 class FakeBroker:
-    """The part of a broker that handlers use."""
+    """The part of a broker, and of its administration, that handlers use."""
 
     def __init__(self) -> None:
         self.address = OWN
@@ -69,6 +69,7 @@ class FakeBroker:
         self.leases = SimpleNamespace(wait_metadata=trio.lowlevel.checkpoint, holds_lease=self._holds_lease)
         self.replicator = SimpleNamespace()
         self.ordered: dict[Log, LogReplicas] = {}
+        self.admin = self
 
     async def create_topic(
         self,

@@ -10,7 +10,7 @@ from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import Command, OpenCluster, Order, RegisterBroker
 from dafka.broker.core.metadata.features import FEATURE, FeatureLevels, FeatureSupport
 from dafka.broker.core.positions import Offset
-from dafka.broker.node import BrokerNode
+from dafka.broker.metadata.admin import ClusterAdmin
 from dafka.errors import RefusedChangeError
 from dafka.kafka.apis.features import add_features
 from dafka.kafka.protocol.apis import advertise
@@ -26,7 +26,7 @@ class UpgradedBroker(FakeBroker):
     def __init__(self) -> None:
         super().__init__()
         state = ClusterState(FeatureSupport(LEVELS))
-        self.tables = SimpleNamespace(state=state)
+        self.tables = self._tables = SimpleNamespace(state=state)
         for command in (RegisterBroker(OWN, 0, features=LEVELS), OpenCluster()):
             assert state.apply(Order(command)).error is ErrorCode.NONE
         state.applied = Offset(7)
@@ -37,7 +37,7 @@ class UpgradedBroker(FakeBroker):
             raise RefusedChangeError(outcome.reason, outcome.error)
 
     async def set_feature_level(self, *level: Any, **how: Any) -> None:
-        await BrokerNode.set_feature_level(self, *level, **how)  # type: ignore[arg-type]
+        await ClusterAdmin.set_feature_level(self, *level, **how)  # type: ignore[arg-type]
 
 
 def features(cluster: FakeCluster) -> list[tuple[int, ...]]:

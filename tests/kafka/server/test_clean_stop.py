@@ -166,7 +166,7 @@ async def test_what_is_stored_is_answered_and_nothing_else(tmp_path: Path, seed:
     clients: list[Requests] = []
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery, open_web(storage, config) as web:
-            await web.broker.node.create_topic(TOPIC, 1)
+            await web.broker.node.admin.create_topic(TOPIC, 1)
             for door in DOORS:
                 for _ in range(2):
                     clients.append(Requests(f"{door.__name__}-{len(clients)}", web, tls))
@@ -196,7 +196,7 @@ async def test_waits_for_what_others_do_end_at_once(tmp_path: Path) -> None:
     streams = []
     with trio.fail_after(DEADLINE_S):
         async with open_web(f"filelog:{tmp_path}/log", config) as web, open_client(web) as client:
-            await web.broker.node.create_topic(TOPIC, 1)
+            await web.broker.node.admin.create_topic(TOPIC, 1)
             kafka = int(web.broker.bootstrap_servers.split(":")[1])
             for port, request in (
                 (kafka, encode_request(build(REQUESTS[ApiKey.FETCH], fetch), 11, 0, "")),
