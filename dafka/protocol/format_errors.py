@@ -34,6 +34,6 @@ def _explain(error: Exception) -> str:
     """Return what is wrong in a text, for readers who do not know Python."""
     if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
         return "expected JSON"
-    if isinstance(error, KeyError):
+    if isinstance(error, KeyError) and isinstance(error.args[0], str):
         return f"the field {error} is missing"
     return "a value is not as expected"

@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC220, ASYNC240  (short programs and small files in tests)
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -136,6 +137,22 @@ async def test_what_is_not_a_storage_is_refused_and_not_changed(place: Place, tm
         assert contents(tmp_path) == before
     if place.read_only == READER:
         await make_store(f"{place.scheme}:{path}")
+
+
+@pytest.mark.parametrize(
+    ("denied", "reason"),
+    [(os.R_OK, "{}/s is not readable for this user"), (os.W_OK, "the folder {} is not writable, which SQLite needs")],
+)
+async def test_a_database_that_sqlite_cannot_open_is_refused_with_the_reason(
+    denied: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:{tmp_path}/s"
+    await make_store(url)
+    (tmp_path / "s-wal").unlink(missing_ok=True)
+    (tmp_path / "s-wal").mkdir()
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != denied)
+    error = await failure(url, read_only=True)
+    assert str(error).startswith(f"{tmp_path}/s: unable to open database file: {reason.format(tmp_path)}")
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])

@@ -38,7 +38,20 @@ def storage_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as error:
-        raise StorageError(f"{path}: {describe_error(error)}") from error
+        is_closed = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN
+        reason = _find_obstacle(path) if is_closed else ""
+        raise StorageError(f"{path}: {describe_error(error)}{reason and f': {reason}'}") from error
+
+
+def _find_obstacle(path: str) -> str:
+    """Return why SQLite cannot open a file, as far as its permissions show it; empty if they do not."""
+    for each in (path, f"{path}-wal", f"{path}-shm"):
+        if os.path.exists(each) and not os.access(each, os.R_OK):
+            return f"{each} is not readable for this user"
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(folder) and not os.access(folder, os.W_OK):
+        return f"the folder {folder} is not writable, which SQLite needs also for reading"
+    return ""
 
 
 def describe_error(error: Exception) -> str:
