@@ -27,6 +27,7 @@ from dafka.cli import main as command_line
 from dafka.cli.options import SettingOption
 from dafka.config import Config, settings
 from dafka.config.loading import variable_name
+from dafka.config.values import format_duration_ms
 from dafka_conformance.catalog import Catalog
 from dafka_conformance.cli import main as conformance_command_line
 from dafka_conformance.model import Clause, Dialect
@@ -182,7 +183,7 @@ def _readable(name: str, default: object) -> str:
         return ""
     if "_bytes" in name:
         return f" ({default // 2**20} MiB)" if default % 2**20 == 0 else f" ({default // 1024} KiB)"
-    return f" ({default / 1000:g} s)" if name.endswith("_ms") and default >= 1000 else ""
+    return f" ({format_duration_ms(default)})" if name.endswith("_ms") and default >= 1000 else ""
 
 
 def _setting_options() -> dict[tuple[str, str], str]:

@@ -39,13 +39,15 @@ NOTES = {
     ApiKey.METADATA: "the living brokers, and who leads which log; topics are created where "
     "`[kafka] auto_create_topics` allows it",
     ApiKey.OFFSET_COMMIT: "also those of single consumers without a group's coordination",
-    ApiKey.FIND_COORDINATOR: "the broker itself, for groups and for transactions",
+    ApiKey.FIND_COORDINATOR: "the broker that leads the log of `$coordinators` to which the group or transactional id "
+    "belongs",
     ApiKey.JOIN_GROUP: "eager and cooperative assignment, static members; the classic protocol of groups",
     ApiKey.CREATE_TOPICS: "with a replication factor or with the brokers of each log; with the settings "
     f"{', '.join(f'`{name}`' for name in TOPIC_SETTING_NAMES)}",
     ApiKey.CREATE_PARTITIONS: "their number can only increase; with the brokers of the further logs, or without",
-    ApiKey.DELETE_RECORDS: "records of Dafka's own producers stay in their partitions, and leave the log",
-    ApiKey.INIT_PRODUCER_ID: "transactions need a storage that keeps record batches, such as `filelog:`",
+    ApiKey.DELETE_RECORDS: "also records of Dafka's own producers, unless another log needs earlier ones of their "
+    "partition",
+    ApiKey.INIT_PRODUCER_ID: "for idempotent producers and for transactions, with every storage",
     ApiKey.DESCRIBE_CONFIGS: "topics, and the broker, whose settings cannot be changed by clients",
     ApiKey.ALTER_CONFIGS: "topics",
     ApiKey.ELECT_LEADERS: "preferred leaders, which also lead again after `[broker] preferred_leader_after_ms`; no "
@@ -72,7 +74,7 @@ NOT_SERVED = (
     ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),
     ("ShareGroupHeartbeat and the others of share groups (76-79, 83-92)", "there are no share groups"),
     ("AlterReplicaLogDirs (34)", "a broker has one storage"),
-    ("DescribeQuorum (55)", "clients need not know who votes on metadata: any broker takes their requests"),
+    ("DescribeQuorum (55)", "`dafka cluster status` shows who votes on metadata"),
 )
 """The APIs of clients that are not served, and why. Those among brokers are not listed."""
 

@@ -9,12 +9,13 @@ from click.shell_completion import ShellComplete, get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str) -> None:
-    r"""Print the code that completes commands and options in a shell.
+    """Print the code that completes commands and options in a shell.
 
-    \b
-    Bash 4.4 and later, in ~/.bashrc:  eval "$(dafka completion bash)"
-    Zsh, in ~/.zshrc after compinit:   eval "$(dafka completion zsh)"
-    Fish:  dafka completion fish > ~/.config/fish/completions/dafka.fish
+    Bash 4.4 and later, in ~/.bashrc: eval "$(dafka completion bash)"
+
+    Zsh, in ~/.zshrc after compinit: eval "$(dafka completion zsh)"
+
+    Fish: dafka completion fish > ~/.config/fish/completions/dafka.fish
     """
     found = get_completion_class(shell)
     assert found is not None, shell

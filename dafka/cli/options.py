@@ -23,7 +23,7 @@ from dafka.cli.terminal import COMMAND_LOG, UsageMistake, start_logging
 from dafka.config import Config
 from dafka.config.configuration import SECTIONS, change_section, load_config
 from dafka.config.loading import log_unknown_variables, parse_value
-from dafka.config.values import parse_duration_ms, parse_size_bytes, parse_time_ms
+from dafka.config.values import format_duration_ms, parse_duration_ms, parse_size_bytes, parse_time_ms
 from dafka.errors import ConfigError, MissingExtraError
 from dafka.roles.logging_events import ConfigFileUnused
 from dafka.storage.plugin_helpers import now_ms
@@ -107,6 +107,8 @@ def setting_option(
         context.meta.setdefault(_GIVEN, {})[section, name] = changed
 
     own_default = getattr(kind(), name)
+    if name.endswith("_ms"):
+        own_default = format_duration_ms(own_default)
     shown = default or (", ".join(own_default) if isinstance(own_default, tuple) else own_default)
     return click.option(
         flag,

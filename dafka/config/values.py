@@ -49,6 +49,13 @@ def parse_duration_ms(text: str) -> int:
         raise ValueError(f"{error}{_advise_unit(text)}") from None
 
 
+def format_duration_ms(duration_ms: int) -> str:
+    """Return the shortest text that `parse_duration_ms` converts to this number of milliseconds."""
+    whole = [unit for unit, factor in _DURATION_UNITS_MS.items() if duration_ms >= factor and duration_ms % factor == 0]
+    unit = (whole or ["ms"])[-1]
+    return f"{duration_ms // _DURATION_UNITS_MS[unit]}{unit}"
+
+
 def parse_time_ms(text: str, now_ms: int) -> int:
     """Convert a text to milliseconds since 1970: `2h` ago, or an ISO 8601 time such as `2026-11-23T08:00Z`.
 

@@ -15,7 +15,7 @@ from dafka.cli.record_lines import parse_timestamp
 from dafka.config import Config
 from dafka.config.configuration import SECTIONS
 from dafka.config.loading import variable_name
-from dafka.config.values import parse_duration_ms, parse_size_bytes, parse_time_ms
+from dafka.config.values import format_duration_ms, parse_duration_ms, parse_size_bytes, parse_time_ms
 from dafka.errors import ConfigError
 from dafka.text import format_time, parse_time
 
@@ -146,6 +146,11 @@ def test_every_unit_is_a_factor_in_any_case_with_fractions_and_spaces() -> None:
                     else:
                         assert parse(text) == int(exact), text
     assert (parse_size_bytes("1048576"), parse_duration_ms("0s")) == (2**20, 0)
+
+
+def test_a_duration_is_shown_as_it_is_parsed() -> None:
+    for shown in ("0ms", "1ms", "999ms", "1s", "1500ms", "90s", "1m", "25h", "1d", "6d", "1w", "30d"):
+        assert format_duration_ms(parse_duration_ms(shown)) == shown
 
 
 def test_quantity_that_is_none_is_refused() -> None:

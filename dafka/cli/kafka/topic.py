@@ -72,7 +72,7 @@ _set_option = click.option(
 def topic() -> None:
     """Create, list, describe, change, move and delete the topics of brokers.
 
-    These commands speak Kafka's protocol, except `epochs` and `move`, which use HTTP. `dafka topics` lists what a
+    These commands speak Kafka's protocol, except `epochs`, `move`, `moves` and `recover`, which use HTTP. `dafka topics` lists what a
     store on disk holds.
     """
 
