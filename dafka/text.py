@@ -1,10 +1,15 @@
-"""Text for humans: names that are safe to print on a terminal, and times."""
+"""Text for humans: names that are safe to print on a terminal, numbers of things, and times."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 record`, or `1,000 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def escape_unprintable(text: str) -> str:

@@ -9,14 +9,14 @@ import attrs
 import click
 
 from dafka.cli.runner import run
-from dafka.cli.terminal import UsageMistake, counted, print_json_lines, print_table
+from dafka.cli.terminal import UsageMistake, print_json_lines, print_table
 from dafka.config import Config
 from dafka.kafka.protocol.constants import EARLIEST, LATEST
 from dafka.records import Partition
 from dafka.roles import GroupDescription, MemberDescription, describe_group, list_groups, open_reader, reset_group
 from dafka.roles.arguments import ephemeral
 from dafka.roles.group_tools import find_ends
-from dafka.text import parse_time
+from dafka.text import counted, parse_time
 
 EARLIEST_S = 5.0
 """Seconds that stores have to say which records they still hold."""

@@ -72,6 +72,7 @@ def spark(
     status = INTERRUPTED
     try:
         session = _start(master, settings, paths)
+        _silence_pyspark()
         try:
             status = program(session, [script or STANDARD_INPUT, *arguments])
         finally:
@@ -113,6 +114,14 @@ def _start(master: str | None, settings: dict[str, str], paths: tuple[str, ...])
     except (PySparkException, Py4JError, DafkaError) as error:
         raise UsageMistake(summarize_error(error)) from None
     return session
+
+
+def _silence_pyspark() -> None:
+    """Stop PySpark from logging each failed query, with Java's stack: the error says it in one sentence."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 (only this command needs Spark)
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _names(session: SparkSession) -> dict[str, Any]:

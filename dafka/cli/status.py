@@ -16,13 +16,12 @@ from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration
 from dafka.cli.options import DURATION, node_options
 from dafka.cli.runner import require_tower, run
 from dafka.cli.status_output import BrokerView, Shown, print_survey, survey_to_json
-from dafka.cli.terminal import counted
 from dafka.config import Config, split_listen_address
 from dafka.errors import ConfigError, DiscoveryError, StorageFormatError
 from dafka.protocol import ClusterSurvey
 from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.roles import Reader, open_observer, open_reader
-from dafka.text import escape_unprintable
+from dafka.text import counted, escape_unprintable
 
 HEALTH_BYTES_MAX = 4096
 """The maximum size of an answer to `dafka health`, in bytes."""

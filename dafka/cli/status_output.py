@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import click
 
-from dafka.cli.terminal import counted, output_has_colour, print_table
+from dafka.cli.terminal import output_has_colour, print_table
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observer.cluster_survey import NodeState, TopicView
-from dafka.text import escape_unprintable, format_time
+from dafka.text import counted, escape_unprintable, format_time
 
 UNKNOWN = "?"
 """Printed in place of a number that no node has reported."""

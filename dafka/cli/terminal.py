@@ -222,8 +222,3 @@ def _align(rows: list[tuple[str, ...]], name_count: int) -> str:
 def join_numbers(numbers: Iterable[int], separator: str = ",") -> str:
     """Return numbers in a row, such as those of brokers."""
     return separator.join(map(str, numbers))
-
-
-def counted(count: int, noun: str) -> str:
-    """Return `1 record`, or `1,000 records`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

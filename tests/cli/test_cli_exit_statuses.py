@@ -54,7 +54,7 @@ consume t --from-beginning --config {folder}/settings    | no tower answered at 
 status --tower 127.0.0.1:9                               | no tower answered at tcp://127.0.0.1:10 within
 broker --storage memory: --kafka 127.0.0.1:0 --bind {taken} --tower 127.0.0.1:9 | cannot listen at {taken}: address
 broker --storage memory: --kafka 127.0.0.1:{taken_port} --tower 127.0.0.1:9 | cannot listen to clients of Kafka at
-topic list --kafka 127.0.0.1:{port}                      | cannot connect to 127.0.0.1:{port}: Connection
+topic list --kafka 127.0.0.1:{port}                      | cannot connect to 127.0.0.1:{port}: Connection refused; start
 group list --kafka 127.0.0.1:{port}                      | cannot connect to 127.0.0.1:{port}: Connection
 bench --system c                                         | none of the systems can run: C libdafka: expected the
 cluster brokers --http http://127.0.0.1:{port}           | no answer from the broker at http://127.0.0.1:{port}

@@ -217,7 +217,18 @@ def test_user_is_refused_by_a_broker_without_users(broker: Broker, tmp_path: Pat
     assert "expects no authentication: omit --user" in broker.error("topic", "list", *options)
 
 
-def test_what_is_no_broker_is_named() -> None:
+@pytest.mark.parametrize(
+    ("command", "answered", "named"),
+    [
+        (
+            "topic list --kafka",
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "ended the connection; if it expects TLS, use --tls",
+        ),
+        ("cluster brokers --http", b"", "if it expects TLS, use https://"),
+    ],
+)
+def test_what_is_no_broker_is_named(command: str, answered: bytes, named: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -225,12 +236,13 @@ def test_what_is_no_broker_is_named() -> None:
             connection, _ = server.accept()
             with connection:
                 connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.sendall(answered)
 
         thread = threading.Thread(target=answer)
         thread.start()
-        result = CliRunner().invoke(main, ["topic", "list", "--kafka", address])
+        result = CliRunner().invoke(main, [*command.split(), address])
         thread.join()
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert address in result.stderr
+    assert named in result.stderr

@@ -20,7 +20,6 @@ from dafka.cli.storage import common
 from dafka.cli.terminal import (
     COMMAND_LOG,
     UsageMistake,
-    counted,
     log_silent_towers,
     print_table,
     report,
@@ -35,6 +34,7 @@ from dafka.protocol import ClusterSurvey, LoopbackOnly, NodeView, PartitionView,
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, TopicView
 from dafka.records import Partition
 from dafka.roles.logging_events import Interrupted
+from dafka.text import counted
 
 SILENT = TowersSilent(5.0, ("tcp://10.0.0.1:5557",))
 EXPOSED = LoopbackOnly("tcp://127.0.0.1:1", "tcp://10.0.0.1:5557")

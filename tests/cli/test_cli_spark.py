@@ -57,6 +57,7 @@ SCRIPTS = [
     (f"{PYSPARK}raise E('dafka.errors.DiscoveryError: no tower')", 1, "Error: no tower\n"),
     (f"{PYSPARK}def f():\n  raise E('[A.B] no table')\nf()", 1, "Error: {script}, line 3: no table\n"),
     (f"{PYSPARK}raise E('''failed:\n{WORKER}''')", 1, f"{WORKER}\n"),
+    ("from pyspark.logger import PySparkLogger as L\nL.getLogger('SQLQueryContextLogger').error('Java')", 0, ""),
     ("from py4j.protocol import Py4JError\nraise Py4JError('gone')", 1, "Error: {script}, line 2: gone\n"),
 ]
 

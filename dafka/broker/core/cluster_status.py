@@ -100,7 +100,10 @@ def explain_under_replication(name: str, log: LeaderAndIsr, wanted: int, brokers
     ]
     for each in log.replicas:
         found = brokers.find(each)
-        named = each if found is None else f"broker {found.number}"
+        if found is None:
+            reasons.append("a forgotten broker is not replaced yet")
+            continue
+        named = f"broker {found.number}"
         if not brokers.is_alive(each):
             reasons.append(f"{named} is not heard")
         elif each in log.learners:

@@ -23,6 +23,7 @@ from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.config.settings import BrokerConfig
 from dafka.errors import ConfigError, NoControllerError, OutdatedStoreError, RefusedChangeError
 from dafka.records import new_address
+from dafka.text import counted
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -87,7 +88,7 @@ class Joining:
     @property
     def waits_for(self) -> str:
         """A sentence about what this broker waits for; empty when it has joined an open cluster."""
-        state, count = self._state, len(self._state.brokers)
+        state, brokers = self._state, counted(len(self._state.brokers), "broker")
         if self.has_joined.is_set():
             return ""
         if not state.cluster_id:
@@ -96,7 +97,7 @@ class Joining:
             quorum = describe_quorum(self._tables, trio.current_time())
             return f"it waits until the controller registers it in the cluster {state.cluster_id} ({quorum})"
         if not state.is_open:
-            return f"it waits until the cluster {state.cluster_id} is open: {count} brokers have joined"
+            return f"it waits until the cluster {state.cluster_id} is open: only {brokers} joined so far"
         return f"it loads its logs, and waits until the cluster {state.cluster_id} has accepted its storage"
 
     async def run(self) -> None:

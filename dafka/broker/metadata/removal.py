@@ -17,6 +17,7 @@ from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.divergence import RULES
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
+from dafka.text import counted
 
 _NAMED_MAX = 10
 """How many logs a reason names."""
@@ -76,8 +77,8 @@ def _refuse_forgetting(tables: BrokerTables, command: ForgetBroker) -> str:
     if not stuck or command.accepts_loss:
         return ""
     return (
-        f"{len(stuck)} logs have no quorum without broker {known.number}, so records of them can be lost: "
-        f"{_name_logs(stuck)}; it is forgotten nevertheless if you accept the loss"
+        f"without broker {known.number}, {counted(len(stuck), 'log')} would have no quorum, so that records can be "
+        f"lost: {_name_logs(stuck)}; it is forgotten nevertheless if you accept the loss"
     )
 
 

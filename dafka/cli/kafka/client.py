@@ -254,7 +254,8 @@ def _connect(access: Access) -> socket.socket:
     try:
         found = socket.create_connection((access.host, access.port), TIMEOUT_S)
     except OSError as error:
-        raise BrokerUnreachable(f"cannot connect to {access}: {error.strerror or error}") from None
+        advice = "start a broker there with `dafka broker`, or name another with --kafka"
+        raise BrokerUnreachable(f"cannot connect to {access}: {error.strerror or error}; {advice}") from None
     if context is None:
         return found
     try:

@@ -18,9 +18,9 @@ from dafka.cli.kafka.cluster_verify import verify
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
 from dafka.cli.options import DURATION
-from dafka.cli.terminal import confirm, counted, join_numbers, print_json_lines, print_table, yes_option
+from dafka.cli.terminal import confirm, join_numbers, print_json_lines, print_table, yes_option
 from dafka.config.settings import BROKER_NUMBER_MAX
-from dafka.text import format_time
+from dafka.text import counted, format_time
 
 _POLL_S = 1.0
 _number = click.argument("number", type=click.IntRange(0, BROKER_NUMBER_MAX))
@@ -100,14 +100,14 @@ def _print_status(found: dict[str, Any]) -> None:
     possible = f" (all brokers support {highest}: `dafka cluster upgrade` raises it)" if level < highest else ""
     click.echo(f"feature level: {level}{possible}")
     voters = ", ".join(
-        f"{each['address'] if each['number'] is None else each['number']}{'' if each['is_heard'] else ' (not heard)'}"
+        f"{'forgotten' if each['number'] is None else each['number']}{'' if each['is_heard'] else ' (not heard)'}"
         for each in found["voters"]
     )
     click.echo(f"voters on metadata: {voters}; changes need {found['voters_needed']} of {len(found['voters'])}")
     dead = [each["number"] for each in found["brokers"] if not each["is_alive"]]
     click.echo(
-        f"{len(found['brokers'])} brokers, {len(dead)} dead{f' ({_join(dead)})' if dead else ''}; "
-        f"{found['log_count']} logs, {found['leaderless_logs']} without a leader, "
+        f"{counted(len(found['brokers']), 'broker')}, {len(dead)} dead{f' ({_join(dead)})' if dead else ''}; "
+        f"{counted(found['log_count'], 'log')}, {found['leaderless_logs']} without a leader, "
         f"{found['under_replicated_logs']} under-replicated, {found['move_count']} moving\n"
     )
     _print_brokers(found["brokers"])
@@ -227,7 +227,7 @@ def drain(number: int, wait: bool, timeout: int | None, dry_run: bool, client: H
     while wait and not found["is_drained"]:
         if deadline is not None and time.monotonic() > deadline:
             needed = ", and is needed to vote on metadata" if found["is_needed_voter"] else ""
-            kept = f"it leads {found['logs_led']} logs and keeps {found['replicas']}"
+            kept = f"it leads {found['logs_led']} and keeps {found['replicas']} logs"
             raise BrokerUnreachable(f"broker {number} is not drained yet: {kept}{needed}")
         time.sleep(_POLL_S)
         found = next(each for each in client.ask("GET", "/brokers")["brokers"] if each["number"] == number)

@@ -10,10 +10,11 @@ from dafka.broker.core.metadata.snapshots import read_snapshot_file
 from dafka.broker.core.metadata.topics import Topic
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options
-from dafka.cli.terminal import UsageMistake, confirm, counted, yes_option
+from dafka.cli.terminal import UsageMistake, confirm, yes_option
 from dafka.durable_files import replace_text
 from dafka.errors import StorageFormatError
 from dafka.internal_topics import is_internal_topic
+from dafka.text import counted
 
 FILE_MODE = 0o600
 """Who may read the file: only its owner, since names and addresses in a cluster can be confidential."""

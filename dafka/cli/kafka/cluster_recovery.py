@@ -52,7 +52,7 @@ def _print_survivors(found: Mapping[str, recovery.StoredMetadata]) -> None:
             each.log_end.leader_epoch.epoch,
             each.log_end.end_offset,
             each.record.applied,
-            join_numbers(each.voter_numbers, ", "),
+            ", ".join("forgotten" if voter < 0 else str(voter) for voter in each.voter_numbers),
         )
         for url, each in found.items()
     ]

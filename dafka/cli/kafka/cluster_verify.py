@@ -13,7 +13,8 @@ import click
 
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import http_options, json_option
-from dafka.cli.terminal import UsageMistake, counted, join_numbers, print_json_lines, print_table
+from dafka.cli.terminal import UsageMistake, join_numbers, print_json_lines, print_table
+from dafka.text import counted
 
 CHUNK_RECORDS = 50_000
 """How many records are compared at a time. Where they differ, the first difference is searched for."""

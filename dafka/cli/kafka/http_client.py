@@ -49,6 +49,12 @@ class HttpClient:
         """Return a client of another broker, with the same authority and user."""
         return HttpClient(url, *self._access)
 
+    def _advise(self, error: Exception) -> str:
+        if isinstance(error, ConnectionRefusedError):
+            return "; start a broker that serves HTTP with `dafka broker --http`, or name another with --http"
+        is_plain = self._url.startswith("http:") and isinstance(error, http.client.RemoteDisconnected)
+        return "; if it expects TLS, use https://" if is_plain else ""
+
     def ask(self, method: str, target: str, document: Any = None) -> Any:
         """Return the JSON document in the answer to a request.
 
@@ -67,7 +73,9 @@ class HttpClient:
             raise UsageMistake(f"the certificate of {self._url} is not accepted: {error.verify_message}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise BrokerUnreachable(f"no answer from the broker at {self._url}: {reason}") from None
+            raise BrokerUnreachable(
+                f"no answer from the broker at {self._url}: {reason}{self._advise(error)}"
+            ) from None
         finally:
             connection.close()
         try:

@@ -72,8 +72,8 @@ _set_option = click.option(
 def topic() -> None:
     """Create, list, describe, change, move and delete the topics of brokers.
 
-    These commands speak Kafka's protocol, except `epochs`, `move`, `moves` and `recover`, which use HTTP. `dafka topics` lists what a
-    store on disk holds.
+    These commands speak Kafka's protocol, except `epochs`, `move`, `moves` and `recover`, which use HTTP. `dafka
+    topics` lists what a store on disk holds.
     """
 
 
@@ -240,7 +240,7 @@ def move(name: str, log: int, replicas: list[int], client: HttpClient) -> None:
     of them is drained or dies for good. `dafka cluster brokers` lists the brokers.
     """
     client.ask("PUT", f"/topics/{quote(name, safe='')}/logs/{log}/replicas", {"replicas": replicas})
-    where = f"moves to the brokers {', '.join(map(str, replicas))}" if replicas else "is kept by any brokers"
+    where = f"moves to the brokers {', '.join(map(str, replicas))}" if replicas else "stays where the cluster chooses"
     click.echo(f"log {log} of {name} {where}", err=True)
 
 
@@ -260,9 +260,9 @@ def recover(name: str, log: int, broker: int, dry_run: bool, yes: bool, client: 
     target = f"/topics/{quote(name, safe='')}/logs/{log}/recover"
     found = client.ask("POST", target, {"broker": broker, "dry_run": True})
     others = [each for each in found["replicas"] if each != broker]
-    shown = f"the brokers {join_numbers(others)}" if others else "brokers that were forgotten"
+    shown = f"the {'broker' if len(others) == 1 else 'brokers'} {join_numbers(others)}" if others else "lost brokers"
     click.echo(
-        f"log {log} of {name} would continue from broker {broker}: records that only {shown} have would be lost",
+        f"log {log} of {name} would continue from broker {broker}: records that only {shown} had would be lost",
         err=True,
     )
     if dry_run:

@@ -7,8 +7,9 @@ import click
 from dafka.broker.adoption import adopt as adopt_topic
 from dafka.broker.adoption import find_unnamed
 from dafka.cli.storage.common import Meter, run_metered, url_argument
-from dafka.cli.terminal import UsageMistake, counted, print_table
+from dafka.cli.terminal import UsageMistake, print_table
 from dafka.storage import open_storage
+from dafka.text import counted
 
 
 @click.command()

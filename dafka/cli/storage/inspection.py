@@ -12,12 +12,12 @@ from rich.filesize import decimal
 from dafka.broker.stored_state import read_state
 from dafka.cli.runner import run
 from dafka.cli.storage.common import Meter, json_option, run_metered, topics_option, url_argument
-from dafka.cli.terminal import counted, print_json_lines, print_table
+from dafka.cli.terminal import print_json_lines, print_table
 from dafka.records import Partition
 from dafka.storage import Damage, HasColdTier, PartitionInfo, Storage, StorageStatistics, TierStatistics, open_storage
 from dafka.storage.tools.partitions import select_partitions
 from dafka.storage.tools.verify import Verification, verify_storage
-from dafka.text import escape_unprintable, format_time
+from dafka.text import counted, escape_unprintable, format_time
 
 
 @click.command()

@@ -9,14 +9,14 @@ import click
 from dafka.broker.stored_state import read_state
 from dafka.cli.options import BYTES, DURATION
 from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
-from dafka.cli.terminal import UsageMistake, confirm, counted, yes_option
+from dafka.cli.terminal import UsageMistake, confirm, yes_option
 from dafka.errors import StorageError
 from dafka.internal_topics import check_no_system_topic, is_system_topic
 from dafka.records import Partition
 from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, Storage, open_storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tools.partitions import find_retained_sequence, select_partitions
-from dafka.text import escape_unprintable
+from dafka.text import counted, escape_unprintable
 
 
 @click.command()

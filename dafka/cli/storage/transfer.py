@@ -15,12 +15,12 @@ from rich.filesize import decimal
 from dafka.cli.lines import StreamError, read_lines, write_bytes
 from dafka.cli.runner import run
 from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
-from dafka.cli.terminal import UsageMistake, counted
+from dafka.cli.terminal import UsageMistake
 from dafka.storage import HasColdTier, Storage, open_storage
 from dafka.storage.tools.copy import CopySummary, copy_storage
 from dafka.storage.tools.json_lines import export_lines, import_lines
 from dafka.storage.tools.partitions import select_partitions
-from dafka.text import escape_unprintable
+from dafka.text import counted, escape_unprintable
 
 
 @click.command()

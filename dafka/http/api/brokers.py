@@ -19,6 +19,7 @@ from dafka.http.logs.log_access import find_logs
 from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.errors import WebError
 from dafka.http.server.messages import Request
+from dafka.text import counted
 
 BrokerNumber: TypeAlias = Annotated[
     int, doc("The number of the broker, by which clients of Kafka know it.", ge=0, le=BROKER_NUMBER_MAX)
@@ -382,20 +383,20 @@ def find_broker_problems(node: BrokerNode) -> Iterator[str]:
             where = each.http_url or each.kafka_listener
             yield f"broker {each.number}{' at ' * bool(where)}{where} is not heard"
         if each.damaged_logs:
-            yield f"broker {each.number} has damaged records of {len(each.damaged_logs)} logs in its storage"
+            yield f"broker {each.number} has damaged records of {counted(len(each.damaged_logs), 'log')} in its storage"
     under_replicated = node.replicator.reassigner.under_replicated()
     if under_replicated:
         first = under_replicated[0]
         yield (
-            f"{len(under_replicated)} logs that this broker leads are kept by too few living brokers, such as log "
+            f"too few living brokers keep {counted(len(under_replicated), 'log')} that this broker leads, such as log "
             f"{first.number} of {first.topic}"
         )
     leaderless = count_leaderless(node)
     if leaderless:
-        yield f"{leaderless} logs have no leader at present: nobody can publish to them"
+        yield f"nobody can publish to {counted(leaderless, 'log')} without a leader at present"
     orphans = node.inventory.orphans()
     if orphans:
         yield (
-            f"{len(orphans)} partitions with {sum(orphans.values())} records belong to no topic that this broker "
-            f"knows, such as {next(iter(orphans))}: they are kept, and nobody reads them"
+            f"nobody reads {counted(len(orphans), 'partition')} with {counted(sum(orphans.values()), 'record')} of no "
+            f"topic that this broker knows, such as {next(iter(orphans))}"
         )

@@ -19,6 +19,7 @@ from dafka.http.server.throughput import Rates, Totals
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeState
 from dafka.roles.statistics import StoreStatistics
 from dafka.storage.plugin_helpers import now_ms
+from dafka.text import counted
 
 LAG_MAX = 1000
 """Lag, in records, above which a store is reported. Less is in flight."""
@@ -127,11 +128,13 @@ def _find_problems(request: Request, statistics: StoreStatistics, usage: Storage
     free, total = usage.free_bytes, usage.total_bytes
     if free is not None and total is not None and free < FREE_SHARE_MIN * total:
         yield f"the disk of the storage is almost full: {100 * free // total} % are free"
-    if web.verification.report.damages:
-        yield f"the verification of the storage has found {len(web.verification.report.damages)} damaged places"
+    damages = web.verification.report.damages
+    if damages:
+        yield f"the verification of the storage has found {counted(len(damages), 'damaged place')}"
     lag = sum(statistics.lag.values())
     if lag > LAG_MAX:
-        yield f"this broker is {lag} records behind the producers of {len(statistics.lag)} partitions"
+        partitions = counted(len(statistics.lag), "partition")
+        yield f"this broker is {counted(lag, 'record')} behind the producers of {partitions}"
     survey = web.survey_cache.newest()
     if survey is not None:
         yield from find_survey_problems(survey, node.address)

@@ -30,6 +30,7 @@ from dafka.kafka.protocol.messages.topics import (
 )
 from dafka.kafka.protocol.tables import NIL
 from dafka.kafka.server.cluster_view import ClusterView
+from dafka.text import counted
 
 
 @handles(CreateTopicsRequest, require_each("topics", Permissions.may_administer), changes_topics=True)
@@ -160,7 +161,7 @@ async def _add_logs(
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif asked.count <= topic.log_count:
         error = ErrorCode.INVALID_PARTITIONS
-        message = f"the topic has {topic.log_count} partitions already; their number can only increase"
+        message = f"the topic has {counted(topic.log_count, 'partition')} already; their number can only increase"
     elif asked.count > LOGS_MAX:
         error = ErrorCode.INVALID_PARTITIONS
         message = f"a topic has from 1 to {LOGS_MAX} partitions, not {asked.count}"

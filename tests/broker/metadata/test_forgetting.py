@@ -86,7 +86,7 @@ async def test_a_broker_is_not_forgotten_while_it_is_alive_or_logs_need_it(autoj
         await cluster.stop("C")
         for name in "AB":
             with pytest.raises(
-                RefusedChangeError, match=f"2 logs .* broker {number}, .*: orders/0, orders/2; .* accept"
+                RefusedChangeError, match=f"without broker {number}, 2 logs .*: orders/0, orders/2; .* accept"
             ):
                 await forget(cluster, name, "C")
         with pytest.raises(RefusedChangeError, match="there is no such broker"):

@@ -24,6 +24,7 @@ from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, Lead
 from dafka.errors import ConfigError
 from dafka.http.api import brokers as routes
 from dafka.records import Partition
+from dafka.text import counted
 from tests.broker.core.entries import epoch_end
 from tests.http.running import RunningWeb, SharedWeb, open_webs, outcome, run_webs
 from tests.http.websocket.clients import open_client
@@ -200,12 +201,12 @@ def test_a_broker_is_drained_when_the_others_go_on_without_it() -> None:
             assert each.is_needed_voter == is_needed_voter, seed
             assert (each.logs_led, each.replicas) == (led.count(address), sum(address in each for each in kept))
             assert each.under_replicated_logs == [1, None, 7, None][number]
-        problems = ["1 logs that this broker leads are kept by too few living brokers, such as log 0 of orders"]
-        problems += [f"{led.count('')} logs have no leader at present: nobody can publish to them"] * ("" in led)
-        problems += ["2 partitions with 7 records belong to no topic that this broker knows, such as gone"]
+        problems = ["too few living brokers keep 1 log that this broker leads, such as log 0 of orders"]
+        problems += [f"nobody can publish to {counted(led.count(''), 'log')} without a leader at present"] * ("" in led)
+        problems += ["nobody reads 2 partitions with 7 records of no topic that this broker knows, such as gone"]
         dead = [f"broker 1{n} at http://{n} is not heard" for n, state in enumerate(states) if state == "dead"]
         found_problems = routes.find_broker_problems(request.broker.node)
-        assert [each.partition(": they")[0] for each in found_problems] == dead + problems
+        assert [*found_problems] == dead + problems
 
 
 async def test_each_broker_of_the_cluster_can_be_drained_at_any_broker() -> None:
