@@ -18,10 +18,16 @@ def test_generated_pages_are_up_to_date() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_relative_link_leads_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+def test_every_link_to_a_file_of_the_repository_leads_somewhere() -> None:
+    """The descriptions of the other distributions have absolute links only, since an index shows them."""
+    descriptions = [ROOT / "conformance" / "README.md", ROOT / "benchmarks" / "README.md"]
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *descriptions]:
+        text = page.read_text("utf-8")
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert page not in descriptions, target
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target in re.findall(r"https://github\.com/dafka/dafka/(?:blob|tree)/main/([^)#\s]+)", text):
+            assert (ROOT / target).exists(), f"{page.name}: {target}"
 
 
 def test_every_command_is_in_the_readme_or_on_its_page() -> None:

@@ -1,4 +1,4 @@
-"""The three distributions have one version, which the documentation and the changelog name, too."""
+"""The three distributions have one version, which the documentation and the changelog name, too, and one license."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def test_all_distributions_have_one_version() -> None:
     for folder in (".", "conformance", "benchmarks"):
         project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["project"]
         found[project["name"]] = project["version"]
+        assert (ROOT / folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
         needed = [each for each in project["dependencies"] if each.startswith("dafka")]
         assert needed == ([] if folder == "." else [f"dafka>={dafka.__version__}"])
     assert found == dict.fromkeys(("dafka", "dafka-conformance", "dafka-bench"), dafka.__version__)

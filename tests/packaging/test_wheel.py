@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email.message import Message
 from pathlib import Path
@@ -110,6 +111,16 @@ def test_wheel_holds_the_packages_alone(wheel: Wheel) -> None:
     assert {name for name in tops if not name.endswith(".dist-info")} == {"dafka"}
     assert not [name for name in wheel.files if "accelerator/" in name]
     assert "dafka/py.typed" in wheel.files
+
+
+def test_source_distribution_has_what_its_makefile_uses(sdist: Path) -> None:
+    """It has all files of the repository but those of the services around it."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this is not a clone of the repository")
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert {*listed.stdout.splitlines()} - packed == {".ci/run", ".pre-commit-config.yaml"}
 
 
 def test_few_packages_are_required(wheel: Wheel) -> None:
