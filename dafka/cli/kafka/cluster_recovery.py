@@ -8,7 +8,7 @@ import click
 
 from dafka.broker.metadata import recovery
 from dafka.cli.runner import run
-from dafka.cli.terminal import confirm, join_numbers, print_table, yes_option
+from dafka.cli.terminal import confirm, print_table, yes_option
 from dafka.storage import open_storage
 
 
