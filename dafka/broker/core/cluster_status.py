@@ -75,11 +75,12 @@ def explain_leaderless(log: Log, tables: BrokerTables) -> str:
     if forgotten:
         reasons.append(f"{forgotten} of its {len(voters)} voters {'has' if forgotten == 1 else 'have'} been forgotten")
     if 2 * forgotten >= len(voters) > 0:
-        holders = find_holders(log, tables)
-        usable = holders or list(registered.values())
-        numbers = sorted(each.number for each in usable if brokers.is_alive(each.store_id))
-        if numbers:
-            command = f"dafka topic recover {shlex.quote(log.topic)} --log {log.number} --from {numbers[0]}"
+        holders, present = find_holders(log, tables), set(log.leadership.replicas)
+        usable = [each for each in holders or registered.values() if brokers.is_alive(each.store_id)]
+        # A former replica can lack the latest records.
+        usable.sort(key=lambda each: (present.isdisjoint((each.store_id, *each.former_ids)), each.number))
+        if usable:
+            command = f"dafka topic recover {shlex.quote(log.topic)} --log {log.number} --from {usable[0].number}"
             reasons.append(f"`{command}` continues it {'with what that broker has' if holders else 'without records'}")
     return ", ".join(reasons) or "its replicas elect one"
 

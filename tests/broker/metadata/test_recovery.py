@@ -193,6 +193,18 @@ async def test_a_log_continues_from_the_replica_that_is_left(autojump_clock: Moc
         assert cluster.brokers["B"].storage.durable_end(partition) == len(values), "its copy stays"
 
 
+async def test_a_present_replica_is_advised_before_a_former_one(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", replicas=1) as cluster:
+        former, lost, left = sorted(cluster.brokers, key=lambda each: cluster.brokers[each].brokers.own.number)
+        await cluster.create("orders", former)
+        await cluster.brokers[lost].admin.change_replicas(cluster.log(lost), [lost * 32, left * 32])
+        await wait_for(lambda: cluster.replicas() == cluster.in_sync() == "".join(sorted(lost + left)))
+        await cluster.stop(lost)
+        await forget(cluster, former, lost, accepts_loss=True)
+        node = cluster.brokers[left]
+        assert f"--from {node.brokers.own.number}` continues" in explain_leaderless(cluster.log(left), node.tables)
+
+
 async def test_a_log_whose_brokers_are_all_forgotten_continues_without_records(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "C", replicas=2) as cluster:
         await cluster.append("C", b"lost", b"lost")
