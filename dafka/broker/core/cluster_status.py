@@ -77,7 +77,7 @@ def explain_leaderless(log: Log, tables: BrokerTables) -> str:
     if 2 * forgotten >= len(voters) > 0:
         holders, present = find_holders(log, tables), set(log.leadership.replicas)
         usable = [each for each in holders or registered.values() if brokers.is_alive(each.store_id)]
-        # A former replica can lack the latest records.
+        # A former replica can be without the latest records.
         usable.sort(key=lambda each: (present.isdisjoint((each.store_id, *each.former_ids)), each.number))
         if usable:
             command = f"dafka topic recover {shlex.quote(log.topic)} --log {log.number} --from {usable[0].number}"
