@@ -16,9 +16,9 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
         ("abc", "ab", "", 3, "broker 2 is catching up"),
         ("abc", "ab", "c", 3, "broker 2 still copies it"),
         ("abd", "abd", "", 3, "broker 3 is not heard"),
-        ("abx", "ab", "", 3, "x is not heard"),
+        ("abx", "ab", "", 3, "a forgotten broker is not replaced yet"),
         ("a", "a", "", 3, "it has 1 of 3 replicas"),
-        ("abz", "ab", "", 3, "broker 1 has damaged records of it, z is not heard"),
+        ("abz", "ab", "", 3, "broker 1 has damaged records of it, a forgotten broker is not replaced yet"),
         ("acd", "a", "c", 4, "broker 2 still copies it, broker 3 is not heard, it has 3 of 4 replicas"),
     ],
 )
