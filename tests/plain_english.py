@@ -24,6 +24,7 @@ PATTERNS = {
     r"\bwhoever\b": "name them",
     r"\boftener\b": "more often",
     r"\bfor ever\b": "forever",
+    r"\bso many\b(?! \w+ that)": "this number of",
     r"\bin the place of\b": "instead of",
     r"^(Let|Tell|Say)\b": "say what happens: have, report, describe",
 }

@@ -151,7 +151,7 @@ class ClusterAdmin:
     async def change_replicas(self, log: Log, replicas: Sequence[str], *, ordered_by: str = "") -> None:
         """Order other replicas for a log that any broker leads. New ones copy it first, then the former ones leave.
 
-        The preferred leader is first. The log keeps so many replicas from then on; one that is drained or dies for good
+        The preferred leader is first. The log keeps this number of replicas; one that is drained or dies for good
         gets a successor. Without any, a change under way is cancelled, and the number is that of the topic again. Raise
         `ConfigError` if an address is not that of a broker, or occurs twice, and `NoControllerError` if the cluster
         cannot agree on it now.

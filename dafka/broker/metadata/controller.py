@@ -49,7 +49,7 @@ PLAN_S = 0.5
 """The least number of seconds between two plans of replicas."""
 
 STALLED_S = 10.0
-"""After so many seconds without a plan, this broker does not know for how long others were silent."""
+"""After this time without a plan, in seconds, this broker does not know for how long others were silent."""
 
 VOTER_AFTER_S = 60.0
 """For how long a broker must have been heard to vote on metadata, in seconds, when the cluster is open."""

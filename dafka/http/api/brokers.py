@@ -320,7 +320,7 @@ async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
     """Change the replicas of a log, which takes a while.
 
     New replicas copy the log first. Replicas that are not in the list then leave. The first one in the list is the
-    preferred leader. The log keeps so many replicas. One that is drained, or stays dead for
+    preferred leader. The log keeps this number of replicas. One that is drained, or stays dead for
     `[broker] replace_replicas_after_ms`, gets a successor. With an empty list, a change under way is cancelled, and the
     log has as many replicas as its topic again.
     """

@@ -35,7 +35,7 @@ CHECKPOINT_PARTITIONS_MAX = 1000
 """Partitions that an epoch with checkpoints can name: each checkpoint names all. Other indexes are read again."""
 
 REWRITE_RECORDS = 100
-"""More index records than a rewrite of an index takes. When so many follow its start, the rewrite is stored."""
+"""More index records than a rewrite of an index takes. When this number follows its start, the rewrite is stored."""
 
 
 @attrs.frozen
