@@ -11,6 +11,7 @@ import trio
 
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.cluster_state import ClusterState
+from dafka.broker.core.partition_address import parse_address
 from dafka.internal_topics import is_internal_topic
 from dafka.protocol import StoreMachine
 from dafka.records import Partition
@@ -121,13 +122,19 @@ class Inventory:
     async def log_bytes(self, topic: str) -> list[int]:
         """Return the size of the records in each log of a topic, in bytes. Raises `StorageError`.
 
-        The size of partitions that all logs share is divided equally between the logs.
+        What its leaders have appended counts for a log. The size of producers' partitions, which all logs share, is
+        divided equally between them.
         """
-        infos = dict(await self._measure(topic))
-        logs = self._log_table.logs(topic)
-        sizes = [infos.pop(log.leader_partition).content_bytes if log.leader_partition in infos else 0 for log in logs]
-        shared = sum(each.content_bytes for each in infos.values())
-        return [each + shared // len(logs) for each in sizes]
+        infos = await self._measure(topic)
+        known = self._log_table.topics.get(topic)
+        sizes, shared = [0] * len(self._log_table.logs(topic)), 0
+        for partition, info in infos.items():
+            address = parse_address(partition.address)
+            if known is not None and address is not None and address.topic_id == known.topic_id:
+                sizes[address.log] += info.content_bytes
+            else:
+                shared += info.content_bytes
+        return [each + shared // len(sizes) for each in sizes]
 
     async def _measure(self, topic: str | None) -> Mapping[Partition, PartitionInfo]:
         """Measure the partitions of a topic, or of all topics if None. Concurrent calls share one measurement."""

@@ -51,7 +51,7 @@ export function Produce({ topic }) {
         ${(attributes) => html`<textarea ...${attributes} rows="9" spellcheck=${false} disabled=${tombstone} value=${tombstone ? "" : value} onInput=${(event) => setValue(event.target.value)}></textarea>`}
       <//>
       <div class="check"><input type="checkbox" id="tombstone" checked=${tombstone} onChange=${(event) => setTombstone(event.target.checked)} /><label for="tombstone">No value: a tombstone, which says that the key is deleted</label></div>
-      <${Field} label="Headers" hint="One a line, such as trace: abc">
+      <${Field} label="Headers" hint="One per line, such as trace: abc">
         ${(attributes) => html`<textarea ...${attributes} rows="2" spellcheck=${false} value=${headers} onInput=${(event) => setHeaders(event.target.value)}></textarea>`}
       <//>
       <${Field} label="Log" hint="A record with a key goes to the log of its key, unless you choose another one.">

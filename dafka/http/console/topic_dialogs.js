@@ -27,7 +27,7 @@ function settingChanges(topic, wanted) {
 }
 
 function SettingsField({ value, onInput }) {
-  return html`<${Field} label="Settings" hint="One a line, such as retention.ms=86400000 or retention.bytes=1000000. Without any, those of the broker hold.">
+  return html`<${Field} label="Settings" hint="One per line, such as retention.ms=86400000 or retention.bytes=1000000. Without any, those of the broker apply.">
     ${(attributes) => html`<textarea ...${attributes} rows="4" spellcheck=${false} value=${value} onInput=${(event) => onInput(event.target.value)}></textarea>`}
   <//>`;
 }

@@ -51,6 +51,14 @@ async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_ba
         assert await cluster.read(cluster.leader()) == [b"a", b"b", b"c"], "whoever leads next has all"
 
 
+async def test_what_a_former_leader_has_appended_counts_for_its_log(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC", "ABC") as cluster:
+        await cluster.append("A", b"x" * 100)
+        await cluster.stop("A")
+        leader = await cluster.wait_leader("BC")
+        assert await cluster.brokers[leader].inventory.log_bytes("orders") == [100, 0]
+
+
 @pytest.mark.parametrize(("sender", "receiver"), ["AB", "BA"])
 async def test_a_follower_gets_and_acknowledges_what_was_lost_on_the_way(
     autojump_clock: MockClock, sender: str, receiver: str

@@ -43,7 +43,7 @@ function InSync({ log }) {
 }
 
 function Logs({ topic }) {
-  return html`<${Panel} title="Logs" id="logs" note="The order that clients read: an offset is for good" bare>
+  return html`<${Panel} title="Logs" id="logs" note="The order that clients read: offsets never change" bare>
     <div class="scroll" tabindex="0" role="group" aria-label="Logs">
       <table>
         <thead>
