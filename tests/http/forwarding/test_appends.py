@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,6 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from dafka.batches import BatchHeader, check_crc, encode_batch, iter_batches
 from dafka.broker.core.log.log import Log
@@ -25,6 +24,7 @@ from dafka.http.logs.log_access import LEADER_WAIT_S
 from dafka.http.server.errors import STATUSES, LeaderMovedError, WebError
 from dafka.records import Partition
 from tests.http.running import outcome
+from tests.seeds import each_seed
 
 TOPIC = "orders"
 REMEMBERED = 5
@@ -68,6 +68,7 @@ class Leader:
     requests: int = 0
     producers: dict[int, list[tuple[int, int, int]]] = attrs.field(factory=dict)
     """For each producer, the base sequence, the end sequence and the offset of its latest batches."""
+    forgotten: set[int] = attrs.field(factory=set)
     _lost: trio.Event = attrs.field(factory=trio.Event)
     _replies: list[Reply] = attrs.field(factory=list)
 
@@ -102,8 +103,8 @@ class Leader:
         self._replies.append(reply)
         what = self.script.pop(0) if self.script and not self._lost.is_set() else OK
         found: int | WebError | None = WebError(what, what) if what in STATUSES else None
-        if what in {OK, LOSE_REPLY} and not self._lost.is_set():
-            found = self._append(data)
+        if what in {OK, LOSE_REPLY, FORGOTTEN} and not self._lost.is_set():
+            found = self._append(data, is_forgotten=what == FORGOTTEN)
         if what in {LOSE_REQUEST, LOSE_REPLY}:
             self._lost.set()
         self.nursery.start_soon(partial(self._answer, reply, found, is_lost=self._lost.is_set()))
@@ -122,7 +123,7 @@ class Leader:
         else:
             reply.set(found)
 
-    def _append(self, data: bytes) -> int | WebError | None:
+    def _append(self, data: bytes, *, is_forgotten: bool) -> int | WebError | None:
         """Append batches as a leader does: those of a producer once and in order."""
         first = len(self.held)
         for _, header in iter_batches(data):
@@ -131,6 +132,9 @@ class Leader:
                 for base, end, offset in known:
                     if (base, end) == (header.base_sequence, header.base_sequence + header.count):
                         return offset
+                if is_forgotten or header.producer_id in self.forgotten:
+                    self.forgotten.add(header.producer_id)
+                    return WebError(FORGOTTEN, "a gap")
                 expected = known[-1][1] if known else 0
                 if header.base_sequence != expected:
                     return None if header.base_sequence < expected else WebError("conflict", "a gap")
@@ -161,18 +165,21 @@ def append_nowhere(_log: Log, _batches: object) -> Any:
     raise AssertionError("this broker does not become the leader")
 
 
-@example(kinds=["own producer"] * 3, script=["not_leader"], lane_count=2)
-@example(kinds=["plain"] * 3, script=[OK, "conflict"], lane_count=2)
-@settings(max_examples=80)
-@given(
-    st.lists(st.sampled_from(["plain", "own producer", "two batches"]), min_size=1, max_size=6),
-    st.lists(st.sampled_from([OK, OK, LOSE_REQUEST, LOSE_REPLY, FORGOTTEN, *FOR_NOW, *FOR_GOOD]), max_size=8),
-    st.sampled_from([2, LANES_MAX]),
-)
-def test_records_are_appended_once_and_in_order(kinds: list[str], script: list[str], lane_count: int) -> None:
+FAILURES = {"plain": {*FOR_GOOD}, "own producer": {*FOR_GOOD, FORGOTTEN}}
+FAILURES["two batches"] = {*FAILURES["own producer"], LOSE_REQUEST, LOSE_REPLY}
+"""What can happen to a request so that records of a kind, or earlier ones of their producer, are refused."""
+
+
+@each_seed(200)
+def test_records_are_appended_once_and_in_order(seed: int) -> None:
+    draw = Random(seed)
+    kinds = draw.choices([*FAILURES], k=draw.randint(1, 8))
+    happens = draw.sample([LOSE_REQUEST, LOSE_REPLY, FORGOTTEN, *FOR_NOW, *FOR_GOOD], draw.randint(0, 3))
+    script = draw.choices([OK, *happens], k=12)
+
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            scene = open_scene(nursery, script, lane_count=lane_count)
+            scene = open_scene(nursery, script, lane_count=draw.choice([2, LANES_MAX]))
             sequence, added = 0, []
             for number, kind in enumerate(kinds):
                 batches = [batch(number)]
@@ -186,23 +193,19 @@ def test_records_are_appended_once_and_in_order(kinds: list[str], script: list[s
             found = [await outcome(each.wait_offset()) for each in added]
         held = scene.leader.held
         assert sorted(scene.ended, key=added.index) == added
+        assert happens or held == sorted(held)
         for number, (kind, told, append) in enumerate(zip(kinds, found, added, strict=True)):
             count = 2 if kind == "two batches" else 1
             assert append.is_durable == (not isinstance(told, str))
             assert append.record_count == count
+            assert held.count(number) in {0, count}, "at most once"
             if isinstance(told, int):
                 assert held[told : told + count] == [number] * count
-                assert held.count(number) == count
-            elif kind == "two batches" and told == "leader_changed":
-                assert held.count(number) in {0, count}
             elif told in FOR_GOOD and not {LOSE_REPLY, LOSE_REQUEST} & {*script}:
                 assert held.count(number) == 0
-            else:
-                assert held.count(number) in {0, count}, "at most once"
-            may_fail = {"plain": {*FOR_GOOD}, "own producer": {*FOR_GOOD, FORGOTTEN}}
-            may_fail["two batches"] = {*FOR_GOOD, FORGOTTEN, LOSE_REQUEST, LOSE_REPLY}
-            if not {*script} & may_fail[kind]:
-                assert not isinstance(told, str), "what was lost, or refused for now, is sent again"
+            if isinstance(told, str):
+                assert told in {*FOR_GOOD, FORGOTTEN, "leader_changed"}
+                assert FAILURES[kind] & {*script}, "what was lost, or refused for now, is sent again"
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -276,14 +279,14 @@ class Here:
 
 async def test_a_deleted_topic_is_told_and_so_is_a_leader_here(autojump_clock: trio.testing.MockClock) -> None:
     log, ended = make_log(), list[RemoteAppend]()
-    here = Here([LeaderMovedError(log), WebError("leader_unavailable", "too few"), WebError("conflict", "lost")])
+    here = Here([LeaderMovedError(log), WebError("leader_unavailable", "too few")])
     async with trio.open_nursery() as nursery:
         leaders: Any = Leader(nursery, [])
         appends = RemoteAppends(log, leaders, here.append, ended.append, Lanes())
         log.leadership = LeaderAndIsr("a" * 32, 2, is_led=True)
         added = [appends.add([batch(1)]), appends.add([batch(2)])]
         await appends.run()
-        here.refusals.append(WebError("too_large", "no"))
+        here.refusals += [WebError("conflict", "lost"), WebError("too_large", "no")]
         added.append(appends.add([batch(3)]))
         await appends.run()
         here.failures += [LeaderMovedError(log), WebError("leader_changed", "lost")]

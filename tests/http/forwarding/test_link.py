@@ -183,6 +183,9 @@ async def test_offsets_are_asked_for_and_the_subscription_ends() -> None:
         connection.answer({"type": "described", "id": connection.sent[2]["id"], "logs": [{"log": 3, **bounds}]})
         await settle()
         assert (found[0], attrs.asdict(found[1][3])) == (9, bounds)
+        with trio.move_on_after(0.01):
+            await link.describe("orders")
+        assert not link._replies, "nothing is kept of a request that was cancelled"
 
 
 REASONS = [

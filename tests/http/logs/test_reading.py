@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -12,8 +13,6 @@ from unittest.mock import AsyncMock
 import attrs
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dafka.batches import check_crc, encode_batch
 from dafka.broker.broker import Broker
@@ -22,7 +21,8 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
+from dafka.broker.core.positions import Offset
+from dafka.broker.core.replication.records import EpochStart
 from dafka.errors import StorageError
 from dafka.http.api.records import delete_records
 from dafka.http.logs.local_logs import LocalLogs
@@ -44,6 +44,7 @@ from dafka.http.server.errors import WebError
 from dafka.records import Partition
 from dafka.storage.plugin_helpers import now_ms
 from tests.broker.core.entries import epoch_end
+from tests.broker.core.replication.test_epoch_tree import draw_logs, shared_length
 from tests.http.brokers import STORAGES, open_broker_service
 from tests.http.running import outcome
 
@@ -168,6 +169,8 @@ async def test_a_wait_ends_with_records_of_any_log_and_nobody_reads_what_is_led_
             assert (await access.read(logs[0], 1)).batches == (), "the storage is not asked"
             logs[1].is_gone = True
             assert access.has_records(logs[1], 9)
+            logs[0].transactions.begin(7, Offset(0))
+            assert not access.has_records(logs[0], 0), "they are undecided"
             await access.wait_records(dict.fromkeys(logs, 9))
             for call in (access.read(logs[1], 0), access.delete_before(logs[1], 1)):
                 assert await outcome(call) == "topic_not_found"
@@ -285,53 +288,20 @@ async def test_a_position_is_an_offset_in_each_log_that_a_reader_can_begin_at() 
 # Where clients go on when a log has another leader: back only with the availability "branch"
 
 
-BRANCHES = [LeaderAndEpoch(epoch, f"b{epoch % 2}") for epoch in range(1, 8)]
-
-
-def make_rows(parents: list[tuple[int, int]]) -> list[EpochStart]:
-    """Return rows, of which each continues an earlier branch somewhere."""
-    rows = [EpochStart("", BRANCHES[0], NO_EPOCH_END, ())]
-    for branch, (parent, length) in zip(BRANCHES[1:], parents, strict=True):
-        row = rows[parent % len(rows)]
-        rows.append(EpochStart("", branch, epoch_end(row.leader_epoch, row.parent.end_offset + length), ()))
-    return rows
-
-
-def make_follower(availability: str, rows: list[EpochStart], known: list[int]) -> tuple[Any, DivergenceTracker]:
-    """Return a log and the follower of one client. `known` has the number of rows that the broker knows at present."""
+@pytest.mark.parametrize("availability", ["branch", "majority"])
+def test_clients_go_back_to_where_a_log_parts_from_what_they_have_read(availability: str) -> None:
+    """They wait there if the epoch starts have not arrived yet."""
     log_table = LogTable("here")
     log_table.add_topic(Topic("orders", "id", 1, {"availability": availability}))
-    broker: Any = SimpleNamespace(log_table=log_table, epoch_starts=lambda _topic: [rows[: known[0]]])
-    return log_table.logs("orders")[0], DivergenceTracker(broker)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 20)), min_size=6, max_size=6),
-    st.lists(st.tuples(st.sampled_from(BRANCHES), st.integers(1, 7), st.integers(0, 30)), max_size=20),
-)
-def test_clients_of_logs_with_majorities_never_go_back(
-    parents: list[tuple[int, int]], steps: list[tuple[LeaderAndEpoch, int, int]]
-) -> None:
-    known = [7]
-    log, follower = make_follower("majority", make_rows(parents), known)
-    offset = 0
-    for branch, known[0], read in steps:  # rows may come later than the records that were read
-        log.leadership = LeaderAndIsr(branch.leader, branch.epoch, is_led=False)
-        found = follower.check(log, offset)
-        assert found == offset
-        offset = found + read
-
-
-def test_clients_of_logs_with_branches_go_back_to_where_these_part() -> None:
-    first, second, third = BRANCHES[:3]
-    rows = [
-        EpochStart("", first, NO_EPOCH_END, ()),
-        EpochStart("", second, epoch_end(first, 5), ()),
-        EpochStart("", third, epoch_end(first, 7), ()),
-    ]
-    log, follower = make_follower("branch", rows, [3])
-    found = []
-    for branch, offset in ((first, 4), (second, 9), (third, 9)):
-        log.leadership = LeaderAndIsr(branch.leader, branch.epoch, is_led=False)
-        found.append(follower.check(log, offset))
-    assert found == [4, 5, 5]
+    (log,) = log_table.logs("orders")
+    for logs, draw in draw_logs():
+        known = list[EpochStart]()
+        broker: Any = SimpleNamespace(log_table=log_table, epoch_starts=lambda _topic, known=known: [known])
+        for former, latest in product(logs.ends, logs.ends):
+            whole, other = (logs.contents(epoch_end(each, logs.ends[each])) for each in (former, latest))
+            offset, tracker = draw.randint(0, len(whole)), DivergenceTracker(broker)
+            wanted = offset if availability == "majority" else shared_length(whole[:offset], other)
+            for leader, rows, expected in ((former, [], offset), (latest, [], offset), (latest, logs.rows, wanted)):
+                known[:] = rows
+                log.leadership = LeaderAndIsr(leader.leader, leader.epoch, is_led=False)
+                assert tracker.check(log, offset) == expected
