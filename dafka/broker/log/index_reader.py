@@ -54,7 +54,6 @@ async def restore_log(
     for each in chain[first_number:]:
         sequences = (sequence, SEQUENCE_MAX)
         await _restore_epoch(storage, log, state, each.leader_epoch, each.end_offset, sequences=sequences)
-        state.index.end_at(each.end_offset)
         sequence = FIRST_SEQUENCE  # later epochs are read from their first index record
     partition = log.index_partition(epoch)
     info = await storage.find_partition(partition)

@@ -73,3 +73,6 @@ async def test_clients_raise_the_feature_level() -> None:
         assert found["error_code"] == error
         assert (found["error_message"] is None) if reason is None else reason in found["error_message"]
         assert features(cluster)[1] == (level, level)
+    updates = [update | {"feature": "group.version"}, update | {"max_version_level": 3}]
+    found = await cluster.ask(ApiKey.UPDATE_FEATURES, 2, feature_updates=updates, validate_only=True)
+    assert found["error_code"] == invalid, "of any of them"

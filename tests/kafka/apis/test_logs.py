@@ -304,7 +304,7 @@ def test_fetch_waits_until_there_are_enough_bytes(door: Door, client: Client) ->
     batch = encode_batch(0, [b"x"], timestamps=1)
     asked: dict[Log, dict[str, Any]] = {("awaited", 0): {}}
     with door.connect() as waiting:
-        waiting.send(ApiKey.FETCH, 11, **of_logs(ApiKey.FETCH, asked, max_wait_ms=10**7, min_bytes=len(batch) + 1))
+        waiting.send(ApiKey.FETCH, 11, **of_logs(ApiKey.FETCH, asked, max_wait_ms=10**7, min_bytes=2 * len(batch)))
         client.append("awaited", batch)
         assert values_in(client.ask_logs(ApiKey.FETCH, 11, asked)["awaited", 0]["records"]) == {0: b"x"}
         waiting.socket.settimeout(0.1)

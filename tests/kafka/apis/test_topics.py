@@ -384,6 +384,7 @@ def test_logs_are_described_page_by_page(client: Client) -> None:
     for start, expected in (
         (("one", 0), [("one", 1), ("two", 2), ("unknown", 0)]),
         (("one", -1), [("one", 1), ("two", 2), ("unknown", 0)]),
+        (("one", 1), [("one", 0), ("two", 2), ("unknown", 0)]),
         (("p", 5), [("two", 2), ("unknown", 0)]),
         (("two", 1), [("two", 1), ("unknown", 0)]),
         (("z", 0), []),
