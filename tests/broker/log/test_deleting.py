@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.partition_address import INDEX_TOPIC
@@ -24,38 +23,6 @@ from tests.broker.replication.virtual_cluster import batch, open_virtual_cluster
 @pytest.fixture
 def storage(tmp_path: Path) -> str:
     return f"filelog:{tmp_path}/log"
-
-
-async def test_records_are_dropped_only_after_their_deletion_is_durable(
-    storage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise a log could begin again before the records that are left, after the power has failed."""
-    async with open_broker(storage) as (cluster, broker):
-        async with cluster.producer("orders") as producer:
-            await producer.send_many([b"%d" % n for n in range(10)])
-            await producer.wait_acknowledged()
-            log = await wait_end(broker, "orders", 10)
-        await broker.storage.wait_durable()
-        held, dropped_after, kept = trio.Event(), list[bool](), broker.storage.storage
-        append, trim = kept.append, kept.trim
-
-        async def append_later(batches: Sequence[RecordBatch]) -> None:
-            await held.wait()
-            await append(batches)
-
-        async def note_trim(partition: Partition, sequence: int) -> None:
-            if partition.topic == "orders":
-                dropped_after.append(held.is_set())
-            await trim(partition, sequence)
-
-        monkeypatch.setattr(kept, "append", append_later)
-        monkeypatch.setattr(kept, "trim", note_trim)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(broker.deletion.delete_before, log, Offset(6))
-            await wait_all_tasks_blocked(0.05)
-            held.set()
-        assert dropped_after
-        assert all(dropped_after)
 
 
 async def test_topic_is_created_again_by_a_producer_that_goes_on(storage: str) -> None:
@@ -74,20 +41,6 @@ async def test_topic_is_created_again_by_a_producer_that_goes_on(storage: str) -
         assert after is not None
         assert after.topic_id != before.topic_id
         assert values_of(await read_all(broker, log)) == [b"10", b"11"]
-
-
-async def test_records_of_a_deleted_topic_are_dropped_when_the_deletion_is_durable(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster, trio.open_nursery() as nursery:
-        (broker,) = await cluster.start("A")
-        await cluster.create("orders", "A")
-        await cluster.append("A", b"x")
-        disk, own = cluster.disks["A"], cluster.log("A").leader_partition
-        disk.is_full = True
-        nursery.start_soon(broker.admin.delete_topic, "orders")
-        await trio.sleep(3)
-        assert own in await disk.partitions()
-        disk.is_full = False
-        await wait_for(lambda: not broker.storage.ends("orders"))
 
 
 async def test_records_are_not_deleted_from_a_topic_that_is_deleted_meanwhile(autojump_clock: MockClock) -> None:

@@ -199,7 +199,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
                 brokers.record_heartbeat(each, 0.0)
         brokers.check_alive(0.1)
         voters, epoch = tuple(names[:size]), LeaderAndEpoch(5, "a")
-        start = EpochStart("1D/0", epoch, NO_EPOCH_END, voters)
+        start = EpochStart("1D/0", epoch, NO_EPOCH_END, (*voters, "new"), ("new",))
         replica = SimpleNamespace(
             latest=start,
             led_epoch=epoch if has_led else None,
@@ -210,7 +210,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
             replicas=voters,
             availability=availability,
             epoch_tree=EpochTree([start]),
-            in_sync=lambda within_s: ("a",),
+            in_sync=lambda within_s: ("a", "new"),
         )
         log: Any = SimpleNamespace(name="1D/0", topic="orders", topic_id="1D", number=0, replica=replica)
         state = SimpleNamespace(topic="orders", number=0, leadership=LeaderAndIsr(""), high_watermark=0)
@@ -226,6 +226,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
         is_quorum = availability is Availability.BRANCH or 2 * min(size, heard) > size
         is_led = has_begun and has_led and is_committed and may_serve and is_quorum
         assert (state.leadership.is_led, state.leadership.leader) == (is_led, "a" if is_led else "")
+        assert (state.leadership.in_sync, state.leadership.learners) == (("a",), ("new",))
 
 
 @pytest.mark.parametrize("is_running", [True, False])

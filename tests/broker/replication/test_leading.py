@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.log.entries import BatchEntry, RunEntry
-from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.positions import Offset, RecordSequence
-from dafka.broker.core.replication.records import LeaderAndEpoch
-from dafka.broker.core.replication.replicated_logs import ReplicatedLog
-from dafka.broker.log.index_reader import read_tail
-from dafka.broker.replication import leader as leader_module
-from dafka.broker.replication.leader import LedLogs
-from dafka.errors import NotLeaderError, StorageError
+from dafka.broker.core.positions import RecordSequence
+from dafka.errors import NotLeaderError
 from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import batch_entry, run_entry
-from tests.broker.replication.virtual_cluster import PATIENCE_S, Disk, batch, open_virtual_cluster, wait_for
+from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, open_virtual_cluster, wait_for
 
 
 async def test_a_log_goes_on_when_its_leader_stops_and_all_keep_it_when_it_is_back(autojump_clock: MockClock) -> None:
@@ -184,31 +175,6 @@ async def test_followers_in_a_rack_let_clients_read_what_is_committed_also_while
         await check(b"a", b"b", b"c", b"lost")
 
 
-async def test_a_follower_shows_no_offset_before_it_can_give_the_record(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its disk is slower than the leader's commits. A reader that waited at a later offset would not be woken up."""
-    beyond: list[tuple[int, int]] = []
-    show, read = LedLogs._show_high_watermark, Disk.read
-
-    def check(self: LedLogs, state: Log, offset: Offset) -> None:
-        beyond.extend([(offset, state.index.end_offset)] if offset > state.index.end_offset else [])
-        show(self, state, offset)
-
-    async def read_slowly(self: Disk, *arguments: Any, **options: Any) -> Any:
-        found = await read(self, *arguments, **options)
-        await trio.sleep(0.02)
-        return found
-
-    monkeypatch.setattr(LedLogs, "_show_high_watermark", check)
-    monkeypatch.setattr(Disk, "read", read_slowly)
-    async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
-        for number in range(50):
-            await cluster.append("A", b"%d" % number)
-        await wait_for(lambda: all(cluster.log(each).high_watermark == 50 for each in "ABC"))
-    assert not beyond
-
-
 async def test_a_follower_that_misses_a_former_index_lets_nobody_read(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
         await cluster.append("A", b"a")
@@ -229,22 +195,6 @@ async def test_a_follower_that_misses_a_former_index_lets_nobody_read(autojump_c
         await wait_for(lambda: cluster.log(name).leadership.is_follower_readable)
         await wait_for(lambda: cluster.log(name).high_watermark == 2)
         assert await cluster.read(name) == [b"a", b"b"]
-
-
-async def test_a_follower_whose_disk_could_not_be_read_goes_on_although_nothing_is_appended(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_virtual_cluster("ABC", "ABC", rack="r") as cluster:
-        await cluster.append("A", b"a")
-        await wait_for(lambda: all(cluster.log(each).high_watermark == 1 for each in "ABC"))
-        unreadable = cluster.disks["B"].unreadable
-        unreadable.add(cluster.log("A").index_partition)
-        await cluster.append("A", b"b")
-        await wait_for(lambda: cluster.log("C").high_watermark == 2)
-        await trio.sleep(3)
-        assert cluster.log("B").high_watermark == 1
-        unreadable.clear()
-        await wait_for(lambda: cluster.log("B").high_watermark == 2)
 
 
 async def test_without_racks_clients_read_from_leaders_only(autojump_clock: MockClock) -> None:
@@ -317,153 +267,6 @@ async def test_batches_of_idempotent_producers_are_merged_once_or_only_where_nob
             assert [each.first_sequence + n for each in runs for n in range(each.record_count)] == wanted
 
 
-async def test_divergent_records_that_could_not_be_read_are_merged_later(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = [StorageError("the disk cannot be read")] * 2
-
-    async def read_tail_later(*arguments: Any) -> list[Any]:
-        if failures:
-            raise failures.pop()
-        return await read_tail(*arguments)
-
-    monkeypatch.setattr(leader_module, "read_tail", read_tail_later)
-    async with open_virtual_cluster("AB", "AB", topic={"availability": "branch"}) as cluster:
-        cluster.cut("A", "B")
-        await wait_for(lambda: all(cluster.log(each).leadership.is_led for each in "AB"))
-        for each in "AB":
-            await cluster.append(each, each.encode())
-        cluster.heal()
-        leader = await cluster.wait_leader("AB")
-        await wait_for(lambda: cluster.log(leader).high_watermark == 2)
-        assert not failures
-        assert sorted(await cluster.read(leader)) == [b"A", b"B"]
-
-
-async def test_what_was_merged_into_a_former_epoch_and_lost_with_it_is_merged_again(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        await cluster.append("A", b"a")
-        cluster.cut("A", "BC")
-        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"merged")).durable.wait()
-        leader = await cluster.wait_leader("BC")
-        others, may_merge = "ABC".replace(leader, ""), trio.Event()
-
-        async def read_tail_at_leader(storage: Disk, *arguments: Any) -> list[Any]:
-            if storage is not cluster.disks[leader]:
-                raise StorageError("only one of them can read what diverges")
-            await may_merge.wait()
-            return await read_tail(storage, *arguments)
-
-        monkeypatch.setattr(leader_module, "read_tail", read_tail_at_leader)
-        await cluster.append(leader, b"b")
-        cluster.heal()
-        await wait_for(lambda: cluster.in_sync() == "ABC" and bool(may_merge.statistics().tasks_waiting))
-        cluster.cut(leader, others)
-        may_merge.set()
-        await wait_for(lambda: cluster.log(leader).index.end_offset == 3)
-        assert await cluster.append(await cluster.wait_leader(others), b"c") == 2
-        cluster.heal()
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        cluster.transfer_leadership(leader)
-        await cluster.wait_leader(leader)
-        await wait_for(lambda: cluster.log(leader).high_watermark == 4)
-        assert await cluster.read(leader) == [b"a", b"b", b"c", b"merged"]
-
-
-async def test_nothing_is_merged_into_a_log_that_another_broker_leads_by_then(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may_merge, merged = trio.Event(), list[str]()
-
-    async def read_tail_later(*arguments: Any) -> list[Any]:
-        await may_merge.wait()
-        return await read_tail(*arguments)
-
-    def merge_divergent(table: LogTable, log: Log, entries: list[Any]) -> None:
-        merged.append(table._identity)
-        merge(table, log, entries)
-
-    merge = LogTable.merge_divergent
-    monkeypatch.setattr(leader_module, "read_tail", read_tail_later)
-    monkeypatch.setattr(LogTable, "merge_divergent", merge_divergent)
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        cluster.cut("A", "BC")
-        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"merged")).durable.wait()
-        former = await cluster.wait_leader("BC")
-        cluster.heal()
-        await wait_for(lambda: cluster.in_sync() == "ABC" and bool(may_merge.statistics().tasks_waiting))
-        cluster.cut(former, "ABC".replace(former, ""))
-        leader = await cluster.wait_leader("ABC".replace(former, ""))
-        cluster.heal()
-        await wait_for(lambda: cluster.replicated(former).replica.led_epoch is None)
-        may_merge.set()
-        await wait_for(lambda: cluster.log(leader).high_watermark == 1)
-        await trio.sleep(3)
-        assert set(merged) == {leader * 32}
-        assert await cluster.read(leader) == [b"merged"]
-
-
-async def test_a_leader_whose_epoch_ends_while_it_reads_the_log_does_not_begin_it(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        await cluster.append("A", b"a")
-        for each in "BC":
-            cluster.disks[each].held.add(cluster.log("A").index_partition)
-        await cluster.stop("A")
-        await wait_for(lambda: any(cluster.replicated(each).replica.led_epoch is not None for each in "BC"))
-        slow = next(each for each in "BC" if cluster.replicated(each).replica.led_epoch is not None)
-        other = "BC".replace(slow, "")
-        cluster.disks[other].held.clear()
-        cluster.cut(slow, f"A{other}")
-        await cluster.start("A", are_cut=True)
-        leader = await cluster.wait_leader(f"A{other}")
-        assert await cluster.append(leader, b"b") == 1
-        cluster.heal()
-        await wait_for(lambda: cluster.replicated(slow).replica.led_epoch is None)
-        cluster.disks[slow].held.clear()
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        assert not cluster.brokers[slow].log_table.leads(cluster.log(slow))
-
-
-async def test_a_new_leader_appends_nothing_before_it_has_all_records(autojump_clock: MockClock) -> None:
-    """B gets no records of the log, and leads when A is gone: until C has given it what is missing, it waits."""
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        await cluster.append("A", b"a")
-        cluster.cut("A", "B", is_one_way=True)
-        await cluster.append("A", b"b")
-        await cluster.stop("A")
-        cluster.heal()
-        leader = await cluster.wait_leader("BC")
-        assert await cluster.append(leader, b"c") == 2
-        await wait_for(lambda: cluster.in_sync() == "BC")
-        assert await cluster.read(leader) == [b"a", b"b", b"c"]
-        assert len(cluster.brokers[leader].epoch_starts("orders")[0]) == 2, "it waits, and does not begin another epoch"
-
-
-@pytest.mark.parametrize("is_deleted", [False, True])
-async def test_a_broker_waits_for_records_only_until_another_one_leads_or_the_topic_is_deleted(
-    autojump_clock: MockClock, *, is_deleted: bool
-) -> None:
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        await cluster.append("A", b"a")
-        cluster.cut("A", "B", is_one_way=True)
-        await cluster.append("A", b"b")
-        cluster.lost.add(cluster.log("A").leader_partition)
-        await cluster.stop("A")
-        cluster.heal()
-        led_logs = cluster.brokers["B"].replicator.led_logs
-
-        def is_waiting() -> bool:
-            return any(lock.locked() for lock in led_logs._locks.values())
-
-        await wait_for(is_waiting)
-        if is_deleted:
-            await cluster.brokers["B"].admin.delete_topic("orders")
-        await wait_for(lambda: not is_waiting())
-        assert is_deleted or not cluster.log("B").leadership.is_led
-
-
 async def test_a_new_leader_serves_nobody_before_all_records_before_its_epoch_are_committed(
     autojump_clock: MockClock,
 ) -> None:
@@ -495,23 +298,6 @@ async def test_a_leader_that_cannot_read_the_log_yet_leads_later(autojump_clock:
             cluster.disks[each].unreadable.clear()
         leader = await cluster.wait_leader("BC")
         assert await cluster.append(leader, b"b") == 1
-
-
-async def test_records_of_producers_that_cannot_be_read_yet_get_their_offsets_later(autojump_clock: MockClock) -> None:
-    native = Partition("orders", "D" * 32)
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        await cluster.stop("A", "B", "C")
-        for each in cluster.disks.values():
-            await each.append([RecordBatch(native, 0, [b"n"], timestamps=[1])])
-            each.unreadable.add(native)
-        await cluster.start("A", "B", "C")
-        leader = await cluster.wait_leader("ABC")
-        await trio.sleep(5)
-        assert cluster.log(leader).high_watermark == 0
-        for each in cluster.disks.values():
-            each.unreadable.clear()
-        await wait_for(lambda: cluster.leader() != "" and cluster.log(cluster.leader()).high_watermark == 1)
-        assert await cluster.read(cluster.leader()) == [b"n"]
 
 
 async def test_records_of_producers_get_their_offsets_while_another_log_is_still_loaded(
@@ -557,60 +343,3 @@ async def test_records_of_a_producer_that_goes_on_while_the_leader_changes_get_t
                 await cluster.start(stopped)
         await wait_for(lambda: cluster.leader() != "" and cluster.log(cluster.leader()).high_watermark == len(values))
         assert await cluster.read(cluster.leader()) == values
-
-
-async def test_divergent_records_are_merged_when_their_index_arrives_late(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        cluster.cut("A", "BC")
-        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"late")).durable.wait()
-        leader = await cluster.wait_leader("BC")
-        late = LeaderAndEpoch(0, "A" * 32), LeaderAndEpoch(10**6, leader * 32)
-        led_logs, log = cluster.brokers[leader].replicator.led_logs, cluster.replicated(leader)
-        assert led_logs._has_ended(log, *late), "it is dead"
-        cluster.lost.add(log.index_partition(late[0]))
-        cluster.heal()
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        assert not led_logs._has_ended(log, *late), "it lives, and has not voted in such a late epoch"
-        await trio.sleep(5)
-        assert cluster.log(leader).high_watermark == 0
-        cluster.lost.clear()
-        await wait_for(lambda: cluster.log(leader).high_watermark == 1)
-        assert await cluster.read(leader) == [b"late"]
-
-
-async def test_a_leader_merges_what_it_had_stored_before_it_led(autojump_clock: MockClock) -> None:
-    """The others cannot read what A could not commit, so A itself appends that when it leads again."""
-    async with open_virtual_cluster("ABC", "ABC", preferred_leader_after_ms=500) as cluster:
-        await cluster.append("A", b"a")
-        cluster.cut("A", "BC")
-        await cluster.brokers["A"].writer.append(cluster.log("A"), batch(b"lost")).durable.wait()
-        former = cluster.log("A").index_partition
-        await cluster.append(await cluster.wait_leader("BC"), b"b")
-        for each in "BC":
-            cluster.disks[each].unreadable.add(former)
-        cluster.heal()
-        await cluster.wait_leader("A")
-        await wait_for(lambda: cluster.log("A").high_watermark == 3)
-        assert await cluster.read("A") == [b"a", b"b", b"lost"]
-
-
-async def test_logs_are_merged_that_have_divergent_records_while_others_are_merged(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        (broker,) = await cluster.start("A")
-        await cluster.start("B")
-        await cluster.create("orders", "AB", "AB")
-        led_logs, merged = broker.replicator.led_logs, list[int]()
-        await trio.sleep(3)
-
-        async def merge(log: ReplicatedLog, _state: Log) -> None:
-            await trio.sleep(1)
-            merged.append(log.number)
-
-        monkeypatch.setattr(led_logs, "_merge_log", merge)
-        for number in (0, 1, 0):
-            led_logs.merge_later([cluster.replicated("A", "orders", number)])
-            await trio.sleep(0.4)
-        await trio.sleep(3)
-        assert merged == [0, 1, 0]

@@ -1,0 +1,226 @@
+"""A broker that begins to lead a log, follows others, and merges, while what it has stored or who leads changes."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.replication.epoch_tree import EpochTree
+from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
+from dafka.broker.replication import leader as leader_module
+from dafka.broker.replication.leader import HELD_S, LedLogs
+from dafka.broker.replication.pending_logs import READ_AGAIN_S
+from dafka.errors import StorageError
+from dafka.records import Partition, RecordBatch
+from tests.broker.core.entries import epoch_end
+
+FIRST, SIDE, OWN, NEXT = (
+    LeaderAndEpoch(epoch, broker) for epoch, broker in ((0, "b"), (1024, "c"), (2048, "a"), (3072, "a"))
+)
+STARTS = [
+    EpochStart("1D/0", FIRST, NO_EPOCH_END, ("a", "b", "c")),
+    EpochStart("1D/0", SIDE, epoch_end(FIRST, 5), ("a", "b", "c")),
+    EpochStart("1D/0", OWN, epoch_end(FIRST, 10), ("a", "b", "c"), log_start=Offset(6)),
+    EpochStart("1D/0", NEXT, epoch_end(OWN, 12), ("a", "b", "c")),
+]
+NATIVE = Partition("orders", "P")
+
+
+@attrs.define(eq=False, slots=False)
+class LogOfReplica:
+    replica: Any
+    local_log: Any
+    name: str = "1D/0"
+    topic: str = "orders"
+    topic_id: str = "1D"
+    number: int = 0
+
+
+class World:
+    """The broker `a`, with a log that it leads or follows. Reading it has a scripted outcome, and takes a moment."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table, self.brokers = LogTable("a"), Brokers(BrokerRegistration(address="a"), 1.0)
+        self.table.add_topic(Topic("orders", "1D", 1))
+        (self.state,) = self.table.logs("orders")
+        self.table.replicate(self.state)
+        self.table.end_epoch(self.state)
+        self.ends, self.made = {FIRST: 10}, list[Any]()
+        self.voted = True
+        self.replica = SimpleNamespace(
+            led_epoch=OWN,
+            latest=STARTS[2],
+            epoch_tree=EpochTree(STARTS),
+            high_watermark=9,
+            repeat_acknowledgement=lambda: (),
+            has_voted=lambda _broker, _epoch: self.voted,
+            local_epochs=SimpleNamespace(is_complete=lambda _epoch: True),
+        )
+        self.log: Any = LogOfReplica(self.replica, SimpleNamespace(ends=lambda: self.ends))
+        self.failures, self.restored_start, self.during = 0, 0, "nothing"
+        fetch = SimpleNamespace(observed_topics=(), find=lambda _: self.log, fetch_missing=lambda _: ["fetch"])
+        tables: Any = SimpleNamespace(log_table=self.table, brokers=self.brokers, logs=fetch)
+        self.durable_end = 5
+        storage: Any = SimpleNamespace(storage=SimpleNamespace(read=self.read), write=lambda: None)
+        storage.ends = storage.earliest = lambda _topic: {}
+        storage.wait_durable, storage.assign_offsets = trio.lowlevel.checkpoint, self.assign
+        storage.durable_end = lambda _partition: self.durable_end
+        own: Any = SimpleNamespace(lead=lambda _log: self.made.append("lead"))
+        fake: Any = SimpleNamespace(notify=lambda _log: None)
+        led: Any = LedLogs(tables, storage, own, fake, fake, self.made.extend)
+        led.refresh = lambda _log: None
+        self.led = led
+        for name in ("restore_log", "continue_log", "read_tail"):
+            monkeypatch.setattr(leader_module, name, getattr(self, name))
+        monkeypatch.setattr(self.table, "merge_divergent", lambda _state, found: self.made.append(found))
+
+    async def _step(self) -> None:
+        await trio.sleep(0.01)
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("no")
+        if self.during == "another leads":
+            self.replica.led_epoch = None
+        self.state.is_gone |= self.during == "deleted"
+
+    async def restore_log(self, _storage: object, _log: object, state: Log, epoch: LeaderAndEpoch, **_: Any) -> None:
+        await self._step()
+        state.next_start = Offset(self.restored_start)
+        state.index.append("P", RecordSequence(0), 10, is_open=False)
+
+    async def continue_log(self, *_: Any) -> None:
+        await self._step()
+        self.made.append("continue")
+
+    async def read_tail(self, _storage: object, _log: object, epoch: LeaderAndEpoch, *offsets: int) -> list[Any]:
+        await self._step()
+        self.made.append((epoch, *offsets))
+        return []
+
+    async def read(self, partition: Partition, first: int, _count: int) -> RecordBatch | None:
+        await self._step()
+        if first not in {3, 4}:
+            return RecordBatch(partition, first, [b""] * 2)
+        self.durable_end += 2 * (self.during == "more comes")
+        return None
+
+    async def assign(self, _state: Log, batch: RecordBatch) -> None:
+        await trio.lowlevel.checkpoint()
+        self.made.append((batch.first_sequence, batch.end_sequence))
+        self.state.backfill["P"] = RecordSequence(batch.end_sequence)
+
+    def take(self) -> list[Any]:
+        made, self.made[:] = list(self.made), []
+        return made
+
+
+async def test_a_log_is_led_when_all_before_its_epoch_is_read_and_nothing_has_changed_meanwhile(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for failures, during, restored_start in product((0, 1), ("nothing", "another leads", "deleted"), (0, 8)):
+        world = World(monkeypatch)
+        world.failures, world.during, world.restored_start = failures, during, restored_start
+        await world.led.lead(world.log, STARTS[2])
+        leads = not failures and during == "nothing"
+        assert world.take() == ["lead"] * leads
+        assert world.table.leads(world.state) == leads
+        if leads:
+            assert (world.state.next_start, world.led._ready_from) == (max(restored_start, 6), {"1D/0": 10})
+            assert [world.led.is_ready(world.log) for world.replica.high_watermark in (9, 10)] == [False, True]
+            assert list(world.led._to_merge) == [world.log]
+
+
+@pytest.mark.parametrize("end", ["stored", "another leads", "dropped"])
+async def test_a_new_leader_asks_for_what_it_misses_until_that_is_stored_or_it_leads_no_longer(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    world = World(monkeypatch)
+    world.ends = {FIRST: 9}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.led.lead, world.log, STARTS[2])
+        await trio.sleep(2.5 * HELD_S)
+        assert world.take() == ["fetch"] * 3
+        if end == "stored":
+            world.ends = {FIRST: 10, SIDE: 5}
+            world.led.record_stored([world.log])
+        elif end == "another leads":
+            world.replica.led_epoch = None
+        else:
+            world.led._logs.find = lambda _: None
+    assert world.take() == ["lead"] * (end == "stored")
+
+
+async def test_stored_records_get_offsets_until_none_are_left_or_another_broker_leads(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first, failures, during in product((0, 1, 3, 5), (0, 2), ("nothing", "another leads", "more comes")):
+        world = World(monkeypatch)
+        world.table.finish_epoch(world.state, {}, {})
+        world.state.backfill, world.failures = {"P": RecordSequence(first)}, failures
+        world.during = during
+        if during == "another leads":
+            world.table.end_epoch(world.state)
+            world.state.backfill = {"P": RecordSequence(first)}
+        begun = trio.current_time()
+        await world.led.catch_up(world.state)
+        reads = [(each, each + 2) for each in range(first, 3, 2)] + [(5, 7)] * (during == "more comes" and first < 5)
+        assert world.take() == ([] if during == "another leads" else reads)
+        assert bool(world.state.backfill) == (during == "another leads")
+        waits = failures if during != "another leads" and first < 5 else 0
+        assert trio.current_time() - begun == pytest.approx(waits * READ_AGAIN_S, abs=0.1)
+
+
+async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for voted, is_alive, failures in product((True, False), (True, False), (0, 1)):
+        world = World(monkeypatch)
+        for each in "bc" if is_alive else "":
+            world.brokers.record_registration(BrokerRegistration(address=each))
+            world.brokers.record_heartbeat(each, 0.0)
+        world.brokers.check_alive(0.5)
+        world.voted, world.failures = voted, failures
+        world.ends = {FIRST: 13, SIDE: 7, OWN: 20}
+        await world.led._merge_log(world.log, world.state)
+        is_due = voted or not is_alive
+        merged = [(FIRST, 10, 13), [], (SIDE, 5, 7), []]
+        assert world.take() == (merged if is_due and not failures else [])
+        assert bool(world.led._to_merge._failed) == bool(is_due and failures)
+        if not is_due or failures:
+            continue
+        world.ends = {FIRST: 13, SIDE: 9}
+        await world.led._merge_log(world.log, world.state)
+        assert world.take() == [(SIDE, 7, 9), []], "what has come since"
+        world.replica.led_epoch = NEXT
+        await world.led._merge_log(world.log, world.state)
+        assert world.take() == [(FIRST, 10, 13), [], (SIDE, 5, 9), []]
+        world.ends, world.during = {SIDE: 11}, "another leads"
+        await world.led._merge_log(world.log, world.state)
+        assert world.take() == [(SIDE, 9, 11)], "it leads no longer"
+
+
+async def test_a_follower_shows_what_is_committed_and_read(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mark, failures, during in product((9, 10, 11), (0, 1), ("nothing", "deleted")):
+        world = World(monkeypatch)
+        world.replica.led_epoch, world.replica.latest = None, STARTS[0]
+        world.replica.high_watermark, world.failures, world.during = mark, failures, during
+        await world.led._follow_log(world.log, world.state)
+        assert world.led.is_followed(world.log, FIRST) == (not failures)
+        assert world.state.high_watermark == (0 if failures or during == "deleted" else min(mark, 10))
+        assert list(world.led._to_follow._failed) == ["1D/0"] * failures
+        if not failures:
+            await world.led._follow_log(world.log, world.state)
+            assert world.take() == ["continue"]
