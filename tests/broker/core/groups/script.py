@@ -10,20 +10,12 @@ from typing import Any
 
 import attrs
 
-from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, DeleteOffsetsResult, OffsetToCommit
 from dafka.broker.core.groups.results import JoinResult, LeavingMember, SyncResult
 from dafka.broker.core.groups.settings import GroupSettings
-from dafka.broker.core.topic_partition import TopicPartition
 from tests.broker.core.groups.group_client import NO_DELAY, Groups
 from tests.broker.core.scenarios import find_command, write_outputs
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-
-
-def partition_of(text: str) -> TopicPartition:
-    topic, _, number = text.partition("/")
-    return TopicPartition(topic, int(number))
 
 
 def fields_of(words: tuple[str, ...]) -> dict[str, Any]:
@@ -78,14 +70,8 @@ class Script:
             leads = f", leads {' '.join(members)}" if members else f", {self.name_of(result.leader)} leads"
             skips = ", does not assign" if result.skip_assignment else ""
             return f"joins generation {result.generation_id} with {result.protocol_name}{leads}{skips}"
-        if isinstance(result, SyncResult):
-            return result.error_code.name if result.error_code else f"gets {result.assignment.decode() or 'nothing'}"
-        if isinstance(result, DeleteOffsetsResult) and result.error_code:
-            return result.error_code.name
-        errors = result.partitions if isinstance(result, DeleteOffsetsResult) else result
-        return ", ".join(
-            f"{topic}/{number} {ErrorCode(error).name}" for (topic, number), error in sorted(errors.items())
-        )
+        assert isinstance(result, SyncResult)
+        return result.error_code.name if result.error_code else f"gets {result.assignment.decode() or 'nothing'}"
 
     def name_of(self, member_id: str) -> str:
         return next((name for name, each in self.ids.items() if each == member_id), "another one")
@@ -131,40 +117,6 @@ class Script:
     def do_leave(self, *names: str) -> None:
         """`leave CLIENT...`: leave the group."""
         self.groups.leave(*(LeavingMember(self.ids[name]) for name in names))
-
-    def _request(self, name: str, words: tuple[str, ...]) -> CommitRequest:
-        given = fields_of(words)
-        offsets = {partition_of(each): OffsetToCommit(given.pop(each)) for each in list(given) if "/" in each}
-        fields: dict[str, Any] = {"group_id": "g", **given}
-        if name in self.joined:
-            fields |= {"generation_id": self.joined[name].generation_id, "member_id": self.ids[name]}
-        return CommitRequest(offsets=offsets, **fields)
-
-    def do_commit(self, name: str, *words: str) -> None:
-        """`commit CLIENT [FIELD=VALUE...] TOPIC/PARTITION=OFFSET...`: commit offsets, as a member if it is one."""
-        self.waiting[self.groups.call(self.groups.coordinator.commit_offsets, self._request(name, words))] = name
-
-    def do_begin(self, producer_id: str, *words: str) -> None:
-        """`begin PRODUCER TOPIC/PARTITION=OFFSET...`: commit offsets in a transaction."""
-        commit, request = self.groups.coordinator.commit_transaction_offsets, self._request("", words)
-        token = self.groups.call(lambda token, now_ms: commit(token, request, int(producer_id), now_ms))
-        self.waiting[token] = producer_id
-
-    def do_abort(self, producer_id: str) -> None:
-        """`abort PRODUCER`: abort the transaction."""
-        self.groups.take(self.groups.coordinator.end_transaction("g", int(producer_id), False))
-
-    def do_delete_offsets(self, *words: str) -> None:
-        """`delete-offsets TOPIC/PARTITION...`."""
-        logs, delete = [partition_of(each) for each in words], self.groups.coordinator.delete_offsets
-        self.waiting[self.groups.call(lambda token, _: delete(token, "g", logs))] = "administrator"
-
-    def do_offsets(self, group_id: str = "g") -> None:
-        """`offsets [GROUP]`: tell what is committed."""
-        found = self.groups.coordinator.fetch_offsets(group_id, None)
-        self.printed.append(
-            " ".join(f"{topic}/{n}={each.offset}" for (topic, n), each in sorted(found.items())) or "nothing"
-        )
 
     def do_group(self, group_id: str = "g") -> None:
         """`group [GROUP]`: describe a group."""
