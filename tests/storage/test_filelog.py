@@ -77,6 +77,18 @@ async def test_segments_roll_by_time(folder: Path) -> None:
     assert segments(folder) == [0, 2, 4, 5]
 
 
+async def test_a_trim_removes_the_segments_without_remaining_records_and_is_done_once(folder: Path) -> None:
+    async with open_filelog(f"{folder}?segment_bytes=4096") as storage:
+        for sequence in range(0, 15, 3):
+            await storage.append([batch(sequence, 3, 1500)])
+        for earliest in range(15):
+            await storage.trim(PARTITION, earliest)
+            assert segments(folder) == [each for each in range(0, 15, 3) if each + 3 > earliest]
+            before = {path: path.stat() for path in folder.rglob("*")}
+            await storage.trim(PARTITION, earliest)
+            assert {path: path.stat() for path in folder.rglob("*")} == before
+
+
 async def test_reads_of_empty_records_are_limited(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         await storage.append([RecordBatch(PARTITION, 0, [b""] * (READ_RECORDS_MAX + 10))])
