@@ -24,7 +24,7 @@ from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.compaction import LogCompaction
 from dafka.broker.log.damaged_logs import DamagedLogs
 from dafka.broker.log.deletion import RecordDeletion
-from dafka.broker.log.durable_waits import FAILING_S, DurableWaits
+from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.log.expiry import find_retained_offset
 from dafka.broker.log.log_starts import LogStarts
 from dafka.broker.log.reader import split_committed
@@ -64,15 +64,6 @@ def note(made: list[Any], what: str) -> Any:
 
 
 # Waits
-
-
-async def test_requests_wait_until_the_storage_has_failed_for_a_while(autojump_clock: MockClock) -> None:
-    waits = DurableWaits()
-    waits.record_failure("full")
-    for waited_s, problem in ((FAILING_S - 1, ""), (1.0, "full")):
-        await trio.sleep(waited_s)
-        waits.record_failure("full")
-        assert waits.problem == problem
 
 
 async def test_capacity_is_waited_for_as_often_as_it_is_taken_by_others(autojump_clock: MockClock) -> None:

@@ -119,15 +119,15 @@ async def test_waits_end_after_their_time_or_when_writes_have_failed_for_a_while
         nursery.start_soon(wait)
         await trio.sleep(1)
         waits.record_failure("disk full")
-        await trio.sleep(FAILING_S - 0.001)
+        await trio.sleep(FAILING_S - 0.25)
         waits.record_failure("disk full")
         waits.check()
         waits.record_success()  # one write that succeeds is enough
-        for _ in range(2):
+        for waited_s in (FAILING_S - 0.25, 0.0):
             waits.record_failure("disk full")
-            await trio.sleep(FAILING_S - 0.001)
+            await trio.sleep(waited_s)
         assert (ended, waits.problem) == ([], "")
-        await trio.sleep(0.001)
+        await trio.sleep(0.25)
         waits.record_failure("disk full")
         with pytest.raises(StorageError, match="disk full"):
             waits.check()
