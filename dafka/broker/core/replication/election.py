@@ -132,9 +132,17 @@ class VoteRecord:
         return {each for vote_request in self._own_requests for each in vote_request.replicas}
 
     def pending_voters(self, epoch: int) -> list[tuple[str, ...]]:
-        """Return the voters of the epochs that this replica voted for, and forget the votes for epochs that have begun.
+        """Return the voters of the epochs that this replica voted for and that can still begin, or have begun unheard.
 
         `epoch` is the latest one that has begun. The voters are in the order of the votes. A resignation has none.
         """
-        self._own_requests = [each for each in self._own_requests if each.leader_epoch.epoch > epoch]
+        self._own_requests = [each for each in self._own_requests if self._can_begin(each.leader_epoch, epoch)]
         return [each.voters for each in self._own_requests if each.replicas]
+
+    def _can_begin(self, requested: LeaderAndEpoch, latest: int) -> bool:
+        """Return whether an epoch can begin after the latest known one, or has begun unheard.
+
+        If its candidate has voted for a later epoch, it has not begun, and never does: the control records of a broker
+        come in their order, so that its start would be known.
+        """
+        return requested.epoch > latest and self.epoch_of(requested.leader) <= requested.epoch

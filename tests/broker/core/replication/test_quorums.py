@@ -189,6 +189,39 @@ def test_a_leader_leads_until_it_or_a_follower_has_voted_for_a_later_epoch() -> 
     assert Leader(EPOCH).is_superseded_by(LATER)
 
 
+def list_histories(epoch: int) -> list[list[tuple[str, int]]]:
+    """Return what a candidate can write after it has requested votes for an epoch, in three records at most.
+
+    It can start the epoch as long as it has voted for no later one.
+    """
+    records = [("vote", epoch), ("start", epoch), ("vote", epoch + 1), ("vote", epoch - 1)]
+    return [
+        list(found)
+        for count in range(4)
+        for found in product(records, repeat=count)
+        if all(
+            each[0] == "vote" or max((0, *(n for _, n in found[:place]))) <= epoch for place, each in enumerate(found)
+        )
+    ]
+
+
+def test_a_vote_counts_as_long_as_its_candidate_can_begin_the_epoch_or_has_begun_it_unheard() -> None:
+    epoch, voters = 5, ("a", "b", "c")
+    histories = list_histories(epoch)
+    for heard in histories:
+        votes = VoteRecord()
+        votes.add_own(VoteRequest("log", LeaderAndEpoch(epoch, "b"), voters))
+        for kind, number in heard:
+            if kind == "vote":
+                votes.record_vote("b", number)
+        latest = max([3, *(number for kind, number in heard if kind == "start")])
+        unheard = [each[len(heard) :] for each in histories if each[: len(heard)] == heard]
+        can_begin = latest < epoch and any(("start", epoch) in each for each in unheard)
+        if len(heard) < 3:  # so that the histories go on
+            assert votes.pending_voters(latest) == ([voters] if can_begin else []), heard
+            assert votes.pending_replicas() == (set(voters) if can_begin else set())
+
+
 def test_votes_that_can_have_begun_are_kept_until_their_epoch_has() -> None:
     votes = VoteRecord()
     assert votes.own_epoch == votes.epoch_of("b") == -1
