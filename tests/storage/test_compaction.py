@@ -115,7 +115,8 @@ async def test_a_tombstone_goes_at_its_own_age_and_not_at_that_of_the_records_af
 
 async def test_nothing_happens_until_enough_is_new(storage: Storage) -> None:
     await fill(storage, 400, 5)
-    found = await compact(storage, 0, CompactionPolicy(dirty_ratio=0.5))
+    assert await compact(storage, 0, CompactionPolicy(dirty_ratio=1.01)) is None
+    found = await compact(storage, 0, CompactionPolicy(dirty_ratio=1.0))
     assert found is not None
     assert await compact(storage, found.clean_end, CompactionPolicy(dirty_ratio=0.99)) is None
 
