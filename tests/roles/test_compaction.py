@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import trio
 import trio.testing
 
 from dafka import Config, Consumer, Store, open_reader
+from dafka.config import StoreConfig
 from dafka.errors import StorageError, StorageLostError
 from dafka.protocol import RecordsCompacted, StorageFailed
 from dafka.records import Partition, ProducerRecord, Record
@@ -148,6 +150,29 @@ async def test_other_topics_are_not_compacted_and_plain_nodes_get_empty_records_
             assert [record.sequence for record in found] == list(range(COUNT))
             assert last_values(record for record in found if record.key is not None) == EXPECTED
             assert {record.value for record in found if record.key is None} == {b""}
+
+
+async def test_topics_of_brokers_are_compacted_by_nobody_whatever_the_settings_say() -> None:
+    done: list[str] = []
+
+    async def partitions(topic: str) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return [topic]
+
+    async def compact(topic: str) -> None:
+        await trio.lowlevel.checkpoint()
+        done.append(topic)
+
+    durable = ("orders", "$index", "$group/billing")
+    store: Any = SimpleNamespace(
+        _config=StoreConfig(compact_topics=("*",)),
+        _machine=SimpleNamespace(stored=SimpleNamespace(durable=durable)),
+        _storage=SimpleNamespace(partitions=partitions),
+        compactor=SimpleNamespace(compact=compact),
+    )
+    with trio.move_on_after(0.1):
+        await Store._compact(store)
+    assert done == ["orders", "$group/billing"]
 
 
 async def test_a_clean_end_that_cannot_be_saved_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
