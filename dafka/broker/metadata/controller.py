@@ -54,6 +54,9 @@ STALLED_S = 10.0
 VOTER_AFTER_S = 60.0
 """For how long a broker must have been heard to vote on metadata, in seconds, when the cluster is open."""
 
+SUCCESSOR_AFTER_S = 5.0
+"""The same if it replaces a forgotten voter: until then, the loss of fewer brokers leaves no majority."""
+
 CLOSE_S = 3.0
 """How long the controller waits for brokers to tell how far they have the records of a deleted topic, in seconds."""
 
@@ -244,14 +247,15 @@ class Controller:
     def _change_voters(self) -> bool:
         """Change who votes on metadata, if other brokers should. Return whether they should.
 
-        When the cluster is open, only brokers that have lived for a while become voters.
+        When the cluster is open, only brokers that have lived for a while become voters: sooner if a voter is forgotten.
         """
         log, now, brokers = self._tables.find_metadata(), trio.current_time(), self._tables.brokers
         self._alive_since = {each: self._alive_since.get(each, now) for each in brokers.alive}
         if log is None:
             return True
         registered, latest = self._state.brokers, log.replica.latest
-        least_s = VOTER_AFTER_S if self._state.is_open else 0.0
+        is_lost = not self._state.forgotten_ids.isdisjoint(latest.voters)
+        least_s = (SUCCESSOR_AFTER_S if is_lost else VOTER_AFTER_S) if self._state.is_open else 0.0
         usable = {each for each, since in self._alive_since.items() if each in registered and now - since >= least_s}
         leaving = self._state.forgotten_ids.union(each.store_id for each in registered.values() if each.is_draining)
         usable -= leaving

@@ -28,7 +28,7 @@ READY_S = 120.0
 """Seconds within which a broker must be ready, and all must know each other."""
 
 WHOLE_S = 300.0
-"""Seconds within which a cluster must be whole again: a new broker becomes a voter after a minute."""
+"""Seconds within which a cluster must be whole again: a broker that joins becomes a voter after a minute."""
 
 POLL_S = 0.1
 

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.commands import CreateTopic, Order, encode_order
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.metadata import controller as controllers
@@ -148,6 +149,20 @@ async def test_brokers_that_come_later_become_voters_when_they_have_lived_for_a_
         await cluster.stop("A")
         await cluster.brokers["B"].admin.create_topic("orders")
         await wait_for(lambda: "orders" in cluster.brokers["C"].topics)
+
+
+async def test_a_forgotten_voter_is_replaced_soon(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABCD") as cluster:
+        await wait_for(lambda: len(voters(cluster.brokers["A"])) == 3 and cluster.leader(METADATA_TOPIC) != "")
+        name = cluster.leader(METADATA_TOPIC)
+        controller = cluster.brokers[name]
+        lost, *_ = {*voters(controller)} - {name}
+        await cluster.stop(lost)
+        await wait_for(lambda: not controller.brokers.is_alive(lost * 32))
+        await controller.admin.forget_broker(lost * 32)
+        forgotten_at = trio.current_time()
+        await wait_for(lambda: voters(controller) == "".join(sorted({*"ABCD"} - {lost})))
+        assert trio.current_time() - forgotten_at < VOTER_AFTER_S / 2
 
 
 async def test_without_a_controller_changes_are_refused_and_logs_go_on(autojump_clock: MockClock) -> None:
