@@ -89,22 +89,6 @@ async def test_a_checkpoint_does_not_count_where_records_were_lost(autojump_cloc
         await wait_for(lambda: again.storage.durable_end(ended) == 2 and cluster.in_sync() == "ABC")
 
 
-async def test_a_checkpoint_does_not_count_where_the_end_of_its_index_was_lost(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        leader, ended = await end_an_epoch(cluster)
-        name = await stop_follower(cluster, leader)
-        first = await cluster.disks[name].read(ended, 0, 1)
-        assert first is not None
-        await cluster.disks[name].delete_partitions([ended])
-        await cluster.disks[name].append([first])
-        cluster.cut(name, "ABC".replace(name, ""))
-        (again,) = await cluster.start(name, are_cut=True)
-        assert cluster.replicated(name).local_log.acknowledged_end(LeaderAndEpoch(0, "A" * 32)) == 1
-        assert again.address != name * 32, "its store has forgotten records"
-        cluster.heal()
-        await wait_for(lambda: again.storage.durable_end(ended) == 2 and len(cluster.in_sync()) == 3)
-
-
 async def test_a_log_whose_index_cannot_be_read_or_grows_meanwhile_is_loaded_later(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "ABC") as cluster:
         await cluster.append("A", b"1")
@@ -151,23 +135,6 @@ async def test_nothing_of_a_deleted_topic_is_remembered_or_comes_back_late(autoj
         assert all(each.is_set() for each in waiting)
         for each in led_logs:
             assert not any(replicated.name in known for known in vars(each).values() if isinstance(known, dict))
-
-
-async def test_checkpoints_of_indexes_that_are_gone_are_removed_and_malformed_ones_ignored(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        _, ended = await end_an_epoch(cluster)
-        broker = cluster.brokers["A"]
-        unknown = f"{'A' * 32}/{'d' * 32}/0"
-        kept = [(ended.address.encode(), b"spoiled"), (unknown.encode(), b"spoiled")]
-        await broker.storage.write_state(CHECKPOINTS_TOPIC, kept).wait()
-        await cluster.stop("A")
-        (broker,) = await cluster.start("A")
-        await wait_for(lambda: unknown.encode() not in broker.storage.state(CHECKPOINTS_TOPIC))
-        assert broker.storage.state(CHECKPOINTS_TOPIC)[ended.address.encode()] == b"spoiled"
-        assert "a checkpoint is ignored" in caplog.text
-        await wait_for(lambda: cluster.in_sync() == "ABC")
 
 
 async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(autojump_clock: MockClock) -> None:
