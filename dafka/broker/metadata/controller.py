@@ -247,7 +247,7 @@ class Controller:
     def _change_voters(self) -> bool:
         """Change who votes on metadata, if other brokers should. Return whether they should.
 
-        When the cluster is open, only brokers that have lived for a while become voters: sooner if a voter is forgotten.
+        When the cluster is open, only brokers that have lived for a while become voters; sooner if one is forgotten.
         """
         log, now, brokers = self._tables.find_metadata(), trio.current_time(), self._tables.brokers
         self._alive_since = {each: self._alive_since.get(each, now) for each in brokers.alive}
