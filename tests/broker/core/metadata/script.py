@@ -231,8 +231,9 @@ class TopicBroker(CheckedBroker):
         kept.act(kept.wake_up().set_alive(self.brokers.alive, self.clock, self.brokers.unwritable))
 
     def store(self) -> None:
-        """Store what has changed of the state of the cluster."""
-        changes, applied = self.state.take_records(), self.state.applied
+        """Store what has changed of the state of the cluster, and drop the records of topics that are closed then."""
+        changes, applied, closed = self.state.take_records(), self.state.applied, self.state.take_closed()
+        self.world.deleted.update(each.topic.topic_id for each in closed)
 
         def stored() -> None:
             for key, value in changes:
@@ -241,6 +242,9 @@ class TopicBroker(CheckedBroker):
                 else:
                     self.stored[key] = value
             self.applied = applied
+            for topic in (each.topic for each in closed):
+                for number in range(topic.log_count):
+                    self.branches.pop(name_log(topic.topic_id, number), None)
 
         if self.is_up:
             self.world.write(self, stored)
@@ -351,10 +355,6 @@ class TopicBroker(CheckedBroker):
                 for log in [self.world.add_log(found, number) for number in range(found.log_count)]:
                     if log not in self.logs:
                         self.keep(log)
-        for deletion in self.state.take_closed():
-            self.world.deleted.add(deletion.topic.topic_id)
-            for number in range(deletion.topic.log_count):
-                self.branches.pop(name_log(deletion.topic.topic_id, number), None)
 
     def announced(self, leader_epoch: LeaderAndEpoch, offset: Offset) -> None:
         if self.metadata is not None:
