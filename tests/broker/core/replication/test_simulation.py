@@ -23,8 +23,11 @@ from tests.broker.core.replication.running import run_seed
 from tests.broker.core.replication.world import World
 
 MAJORITY, BRANCH = Availability.MAJORITY, Availability.BRANCH
-FIXED_SEEDS = [*((MAJORITY, seed) for seed in range(6)), *((BRANCH, seed) for seed in range(4))]
-"""Seeds with every kind of world: with leases, transactions, balancing, and logs on some of the brokers."""
+FIXED_SEEDS = [*((MAJORITY, seed) for seed in (*range(6), 30230)), *((BRANCH, seed) for seed in range(4))]
+"""Seeds with every kind of world: with leases, transactions, balancing, and logs on some of the brokers.
+
+In the last one of a majority, the disk of a leader is full that does not hear one of the others.
+"""
 
 SEEDS_OF_ALL_ROWS = [(BRANCH, 27), (MAJORITY, 67)]
 """Together they have every row. `python -m tests.broker.core.replication` counts the rows of many seeds."""
