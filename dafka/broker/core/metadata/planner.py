@@ -212,6 +212,9 @@ class Planner:
         usable = [each for each in members.candidates if each.store_id not in {*staying, *damaged}]
         with_room = [each for each in usable if receiving.get(each.store_id, 0) < self._settings.moves_max]
         chosen = choose_replicas(name, with_room, wanted, loads, staying, members.racks)
+        if not chosen and not members.registered.issuperset(present.replicas):
+            # All brokers are drained: those that live keep the log until one can take it.
+            return tuple(each for each in voting if each in members.alive)
         if len(chosen) - len(staying) < min(wanted - len(staying), len(usable)) or not chosen:
             return None
         waiting = [each for each in present.replicas if each in members.gone and each not in members.draining]

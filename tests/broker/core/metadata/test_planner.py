@@ -215,7 +215,8 @@ class Cluster:
     def check(self, change: ChangeReplicas) -> None:
         """Check what is true of each order: only usable brokers come, and only those go that have to."""
         present = self.ordered(f"{change.topic_id}/{change.log}")
-        assert set(change.replicas) - set(present.replicas) <= self.usable()
+        coming, usable = set(change.replicas) - set(present.replicas), self.usable()
+        assert coming <= (usable or set(present.former)), "former ones stay if no broker is usable"
         voting = set(present.former or present.replicas)
         assert 2 * len(voting & self.alive) > len(voting), "the others can agree on it"
         dead = {each for each, at in self.died_at.items() if self.now - at >= SETTINGS.replace_replicas_after_s}
@@ -319,6 +320,20 @@ def test_a_replica_that_dies_while_it_copies_is_given_up() -> None:
     cluster.kill("b3")
     (again,) = cluster.run(70)
     assert (set(again.replicas), again.generation) == ({"b1", "b2", "b4"}, 2)
+
+
+def test_living_brokers_keep_a_log_if_all_are_drained_and_one_is_forgotten() -> None:
+    cluster = Cluster(broker_count=4, copy_s=1000)
+    cluster.create("logs", 1, wanted=3, placement=(("b0", "b1", "b2"),))
+    cluster.drain("b0")
+    (moved,) = cluster.run(5)
+    assert "b3" in moved.replicas
+    for each in ("b1", "b2", "b3"):
+        cluster.drain(each)
+    cluster.kill("b3")
+    cluster.order(ForgetBroker("b3"))
+    (kept,) = cluster.run(70)
+    assert set(kept.replicas) == {"b0", "b1", "b2"}
 
 
 def test_damaged_replicas_are_copied_anew_one_after_the_other_while_one_is_whole() -> None:
