@@ -332,12 +332,17 @@ async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
     return Replicas(**describe_leadership(node, log))
 
 
-def find_numbered_log(request: Request) -> Log:
-    """Return the log with the topic and the number in the path of a request. Raise `WebError` if there is none."""
+def read_log_number(request: Request) -> int:
+    """Return the number of a log in the path of a request. Raise `WebError` if it is none."""
     text = request.arguments["log"]
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise WebError("bad_request", f"expected the number of a log, not {text[:100]!r}")
-    (log,) = find_logs(request.broker, request.arguments["topic"], [int(text)])
+    return int(text)
+
+
+def find_numbered_log(request: Request) -> Log:
+    """Return the log with the topic and the number in the path of a request. Raise `WebError` if there is none."""
+    (log,) = find_logs(request.broker, request.arguments["topic"], [read_log_number(request)])
     return log
 
 

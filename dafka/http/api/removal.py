@@ -14,6 +14,7 @@ from dafka.http.api.brokers import (
     find_number,
     find_numbered_log,
     numbers_of,
+    read_log_number,
 )
 from dafka.http.api.registry import RequiredPermission, Route
 from dafka.http.server.documents import Count, Document, doc
@@ -105,9 +106,8 @@ async def forget_broker(request: Request, document: Forgetting) -> ForgottenBrok
 
 def _find_log(request: Request) -> Log:
     """Return the log that a request names, which can be an internal one, but not that of metadata."""
-    topic, text = request.arguments["topic"], request.arguments["log"]
-    is_number = text.isascii() and text.isdigit() and len(text) < 10
-    found = request.broker.node.log_table.find_log(topic, int(text)) if is_number and topic != METADATA_TOPIC else None
+    topic, number = request.arguments["topic"], read_log_number(request)
+    found = None if topic == METADATA_TOPIC else request.broker.node.log_table.find_log(topic, number)
     return find_numbered_log(request) if found is None else found
 
 
