@@ -69,7 +69,7 @@ class FakeBroker:
         self.leases = SimpleNamespace(wait_metadata=trio.lowlevel.checkpoint, holds_lease=self._holds_lease)
         self.replicator = SimpleNamespace()
         self.ordered: dict[Log, LogReplicas] = {}
-        self.admin = self
+        self.admin: Any = self
 
     async def create_topic(
         self,

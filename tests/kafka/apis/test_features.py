@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import trio
+
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import Command, OpenCluster, Order, RegisterBroker
 from dafka.broker.core.metadata.features import FEATURE, FeatureLevels, FeatureSupport
 from dafka.broker.core.positions import Offset
+from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.metadata.admin import ClusterAdmin
 from dafka.errors import RefusedChangeError
 from dafka.kafka.apis.features import add_features
@@ -26,18 +29,21 @@ class UpgradedBroker(FakeBroker):
     def __init__(self) -> None:
         super().__init__()
         state = ClusterState(FeatureSupport(LEVELS))
-        self.tables = self._tables = SimpleNamespace(state=state)
+        tables: Any = SimpleNamespace(state=state)
+        self.tables = tables
         for command in (RegisterBroker(OWN, 0, features=LEVELS), OpenCluster()):
             assert state.apply(Order(command)).error is ErrorCode.NONE
         state.applied = Offset(7)
+        has_joined = trio.Event()
+        has_joined.set()
+        metadata: Any = None
+        changes: Any = SimpleNamespace(change=self._change)
+        self.admin = ClusterAdmin(tables, DurableWaits(), metadata, changes, has_joined, 1)
 
-    async def change(self, command: Command, _ordered_by: str) -> None:
+    async def _change(self, command: Command, _ordered_by: str) -> None:
         outcome = self.tables.state.apply(Order(command))
         if outcome.error is not ErrorCode.NONE:
             raise RefusedChangeError(outcome.reason, outcome.error)
-
-    async def set_feature_level(self, *level: Any, **how: Any) -> None:
-        await ClusterAdmin.set_feature_level(self, *level, **how)  # type: ignore[arg-type]
 
 
 def features(cluster: FakeCluster) -> list[tuple[int, ...]]:
