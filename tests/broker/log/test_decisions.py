@@ -67,9 +67,10 @@ def note(made: list[Any], what: str) -> Any:
 
 
 async def test_capacity_is_waited_for_as_often_as_it_is_taken_by_others(autojump_clock: MockClock) -> None:
-    machine, fake = SimpleNamespace(pending_bytes=10), SimpleNamespace(has_work=lambda: True)
+    machine: Any = SimpleNamespace(pending_bytes=10)
+    fake: Any = SimpleNamespace(has_work=lambda: True)
     fake.queue = SimpleNamespace(is_deleting=True)
-    storage: Any = BrokerStorage(fake, machine, fake, fake, fake, 10)  # type: ignore[arg-type]
+    storage: Any = BrokerStorage(fake, machine, fake, fake, fake, 10)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(storage.wait_capacity)
         for pending_bytes in (10, 11, 9):
@@ -128,17 +129,18 @@ async def test_a_start_has_moved_when_the_deletion_is_durable_too(autojump_clock
 def test_stored_records_get_their_offsets_in_order_after_a_failure(failures: int) -> None:
     assigner, log = begin()
     log.backfill = {"P": RecordSequence(0)}
-    stage, commit = AssignOffsets(assigner.table, LogWaiters()), SimpleNamespace(batches=[], added=[])
+    commit: Any = SimpleNamespace(batches=[], added=[])
+    stage = AssignOffsets(assigner.table, LogWaiters())
     stage.assign_later(log, RecordBatch(NATIVE, 0, [b""] * 2))
     for number in range(failures + 1):
-        stage.prepare(commit)  # type: ignore[arg-type]
+        stage.prepare(commit)
         stage.assign_later(log, RecordBatch(NATIVE, 2 + number, [b""]))
         if number < failures:
-            stage.failed(commit, OSError())  # type: ignore[arg-type]
+            stage.failed(commit, OSError())
             assert log.index.end_offset == 0
     for _ in range(2):
-        stage.done(commit)  # type: ignore[arg-type]
-        stage.prepare(commit)  # type: ignore[arg-type]
+        stage.done(commit)
+        stage.prepare(commit)
     assert log.index.end_sequence("P") == 3 + failures
     assert not stage.has_work()
 
@@ -146,8 +148,8 @@ def test_stored_records_get_their_offsets_in_order_after_a_failure(failures: int
 @each_seed(20)
 def test_a_disk_is_low_until_somewhat_more_than_the_reserve_is_free(seed: int) -> None:
     draw, held, is_low = Random(seed), list[bool](), False
-    fake = SimpleNamespace(space_problem="", hold_client_data=lambda _now, is_held: held.append(is_held))
-    reserve = SpaceReserve(fake, lambda _: None, fake, "", 100)  # type: ignore[arg-type]
+    fake: Any = SimpleNamespace(space_problem="", hold_client_data=lambda _now, is_held: held.append(is_held))
+    reserve = SpaceReserve(fake, lambda _: None, fake, "", 100)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trio, "current_time", lambda: 0.0)
         for _ in range(40):
@@ -215,7 +217,7 @@ def test_a_damaged_log_is_copied_when_it_has_grown_since_the_damage_was_found() 
 
 
 async def test_records_expire_that_were_stored_before_a_time_as_far_as_that_is_known() -> None:
-    """Those that other brokers alone store are as old as the last that was stored here."""
+    """Records that only other brokers store count as old as the last one that was stored here."""
     for earliest, last in product((None, 10, 40), (None, 10, 40)):
         _, log = begin(native=3)
         infos = {NATIVE: PartitionInfo(0, 3, earliest_stored_at=earliest, last_append_at=last)}
@@ -300,11 +302,11 @@ async def test_indexes_of_other_leaders_are_trimmed_where_they_were_rewritten() 
         trimmed: list[Any] = []
         partition = Partition(INDEX_TOPIC, f"{owner}/1D/0/5")
         stored = SimpleNamespace(earliest={partition: earliest})
-        storage = SimpleNamespace(stored=stored, storage=SimpleNamespace(trim=note(trimmed, "trim")))
+        storage: Any = SimpleNamespace(stored=stored, storage=SimpleNamespace(trim=note(trimmed, "trim")))
         log: Any = SimpleNamespace(index_partition=lambda _epoch, partition=partition: partition)
         log.local_log = SimpleNamespace(needed_from=lambda sequence=sequence: {"epoch": sequence})
         fake: Any = None
-        retention: Any = LogRetention(storage, fake, fake, fake, StoreConfig(), "a", fake, fake, fake, fake)  # type: ignore[arg-type]
+        retention: Any = LogRetention(storage, fake, fake, fake, StoreConfig(), "a", fake, fake, fake, fake)
         moved: dict[Partition, int] = {}
         await retention._trim_indexes(log, moved)
         is_due = owner == "b" and sequence > earliest

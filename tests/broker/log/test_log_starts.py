@@ -123,7 +123,7 @@ async def test_a_start_that_replicas_have_applied_survives_a_leader_that_never_h
 async def test_a_replica_that_was_away_drops_what_it_has_and_goes_on_where_the_others_begin(
     autojump_clock: MockClock, has_new_leader: bool, is_restarted: bool
 ) -> None:
-    """It has the records before those that were deleted meanwhile, of an epoch that still goes on or has ended."""
+    """It stores the records up to the deleted ones, of an epoch that goes on or has ended."""
     async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
         await cluster.append("A", b"0", b"1")
         await wait_for(lambda: cluster.in_sync() == "ABC")

@@ -201,7 +201,7 @@ async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch
             continue
         world.ends = {FIRST: 13, SIDE: 9}
         await world.led._merge_log(world.log, world.state)
-        assert world.take() == [(SIDE, 7, 9), []], "what has come since"
+        assert world.take() == [(SIDE, 7, 9), []], "only the records since then"
         world.replica.led_epoch = NEXT
         await world.led._merge_log(world.log, world.state)
         assert world.take() == [(FIRST, 10, 13), [], (SIDE, 5, 9), []]

@@ -32,6 +32,11 @@ def address(cluster: VirtualCluster, name: str) -> str:
     return cluster.brokers[name].address
 
 
+async def wait_other_address(cluster: VirtualCluster, name: str, former: str) -> None:
+    """Wait until a broker has come back with another address than a former one."""
+    await wait_for(lambda: name in cluster.brokers and address(cluster, name) != former)
+
+
 async def check_all_have(cluster: VirtualCluster, *values: bytes) -> None:
     """Check that three brokers become replicas, and that each of them stores these records, and no others."""
     await wait_for(lambda: len(cluster.in_sync()) == 3)
@@ -199,7 +204,7 @@ async def forget_last_start(cluster: VirtualCluster, name: str, then: Callable[[
     await cluster.stop(name)
     cluster.disks[name] = disk
     await cluster.start(name, are_cut=True, **SETTINGS)
-    await wait_for(lambda: name in cluster.brokers and address(cluster, name) != former)
+    await wait_other_address(cluster, name, former)
 
 
 async def test_a_disk_that_forgets_its_present_id_keeps_the_number_of_the_broker(autojump_clock: MockClock) -> None:
@@ -216,7 +221,7 @@ async def test_a_disk_that_forgets_its_present_id_keeps_the_number_of_the_broker
             await cluster.stop("C")
             cluster.disks["C"] = disk.copy()
             await cluster.start("C", are_cut=True, number=number, **SETTINGS)
-            await wait_for(lambda former=former: "C" in cluster.brokers and address(cluster, "C") != former)  # type: ignore[misc]
+            await wait_other_address(cluster, "C", former)
             await check_all_have(cluster, *values)
             assert cluster.brokers["C"].brokers.own.number == number
 
