@@ -6,7 +6,6 @@ records in partitions of its own, so that for other nodes they look like the rec
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,7 @@ import trio
 from dafka.broker.core.cluster_status import MetadataQuorum, describe_quorum
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
-from dafka.broker.core.metadata.commands import (
-    Command,
-    CreateTopic,
-)
+from dafka.broker.core.metadata.commands import Command, CreateTopic
 from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
 from dafka.broker.core.metadata.store_record import StoreRecord
@@ -70,8 +66,6 @@ from dafka.records import Partition, new_address
 from dafka.roles.sockets import NodeSockets
 from dafka.roles.store import RecordsDamaged, Store
 from dafka.storage import Storage
-
-_LOGGER = logging.getLogger("dafka.broker")
 
 HELLO_S = 0.25
 """Seconds after which another broker is greeted again if it does not answer while messages wait for it."""

@@ -37,8 +37,10 @@ class BrokerTables:
         A leader returns the high watermark. A follower does not know that, and returns the end of its own replica.
         """
         log = self.log_table.find_log(topic, number)
-        if log is None or log.leadership.is_led:
-            return None if log is None else log.high_watermark
+        if log is None:
+            return None
+        if log.leadership.is_led:
+            return log.high_watermark
         replicated = self.logs.find(name_log(self.log_table.topics[topic].topic_id, number))
         end = UNKNOWN_OFFSET if replicated is None else replicated.replica.acknowledged_log_end.end_offset
         return None if end == UNKNOWN_OFFSET else end

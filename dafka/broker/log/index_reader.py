@@ -101,8 +101,8 @@ async def _restore_epoch(
     is_done = False
     async for batch in read_index(storage, log.index_partition(epoch), *sequences):
         for sequence, value in enumerate(batch.values, batch.first_sequence):
-            is_whole = end_offset is not None and state.index.end_offset >= end_offset
-            is_done = is_done or (is_whole and is_rewrite(value or b""))
+            is_at_end = end_offset is not None and state.index.end_offset >= end_offset
+            is_done = is_done or (is_at_end and is_rewrite(value or b""))
             if is_done:  # the log diverges before this rewrite of the index
                 break
             state.restore(
