@@ -114,7 +114,7 @@ def test_wheel_holds_the_packages_alone(wheel: Wheel) -> None:
 
 
 def test_source_distribution_has_what_its_makefile_uses(sdist: Path) -> None:
-    """It has all files of the repository but those of the services around it."""
+    """It has all files of the repository except the settings of CI and of pre-commit."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("this is not a clone of the repository")

@@ -83,6 +83,7 @@ class StoreMachine:
         self.discarded: Counter[str] = Counter()
         self._config = config
         self.halted: set[Partition] = set()
+        """The partitions of which nothing more is stored, because no node has their next records."""
         self._limits = PeerLimits(config.node)
         self._peers = StorePeers(address, config.node.peers_max, self.reassembler.gap_resolver)
         self._ended = EndedPartitions(config, self._peers.has_producer, idle_s or {})

@@ -50,7 +50,7 @@ class Cursor:
         self._expected_end = self.next_sequence + 1
 
     def stop_expecting(self) -> None:
-        """Expect no more records than are known to exist."""
+        """Withdraw `expect_record`: only records that are known to exist can be missing."""
         self._expected_end = self.known_end
 
     def add_batch(self, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:

@@ -51,7 +51,7 @@ class SequenceRanges:
     def covers(self, base_sequence: ProducerSequence, count: int) -> bool:
         """Return whether all of these sequences are included.
 
-        Those that are half of all sequences behind the end can be future ones: none of them is.
+        A sequence that is half of all sequences behind the end, or more, counts as a future one: it is not included.
         """
         first = self.ordinal_of(base_sequence)
         return any(each[0] <= first and first + count <= each[1] for each in self._ranges)

@@ -167,8 +167,8 @@ class Brokers:
     def is_replaceable(self, *, can_write: bool) -> bool:
         """Return whether others may elect leaders in place of this broker as soon as they hear that it cannot write.
 
-        At least two others have to vote: a log with two voters has no quorum without this broker. Those that it does
-        not hear count, too: they may hear the others.
+        At least two others have to vote: a log with two voters has no quorum without this broker. Brokers that it does
+        not hear count as well, since they may hear each other.
         """
         return not can_write and len(self._known.keys() - (self._alive & self._failing)) >= 2
 

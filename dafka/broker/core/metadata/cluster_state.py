@@ -151,7 +151,7 @@ class ClusterState:
         return None if name is None else self.topics.get(name)
 
     def name_of(self, topic_id: str) -> str:
-        """Return the name of the topic with an id, also of that of the log of metadata; empty if there is none."""
+        """Return the name of the topic with an id, which can be `$metadata`; empty if there is none."""
         topic = self.find_id(topic_id)
         return METADATA_TOPIC if topic_id == self.cluster_id else "" if topic is None else topic.name
 

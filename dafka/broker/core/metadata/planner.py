@@ -213,7 +213,7 @@ class Planner:
         with_room = [each for each in usable if receiving.get(each.store_id, 0) < self._settings.moves_max]
         chosen = choose_replicas(name, with_room, wanted, loads, staying, members.racks)
         if not chosen and not members.registered.issuperset(present.replicas):
-            # All brokers are drained: those that live keep the log until one can take it.
+            # All brokers are being drained: the living ones keep the log until one of them can take it.
             return tuple(each for each in voting if each in members.alive)
         if len(chosen) - len(staying) < min(wanted - len(staying), len(usable)) or not chosen:
             return None
