@@ -157,8 +157,16 @@ class ProcessCluster:
     async def set_draining(self, broker: BrokerNode, *, is_draining: bool) -> None:
         await self.order(f"/brokers/{broker.number}/{'drain' if is_draining else 'undrain'}")
 
-    async def order(self, target: str, document: object = None, *, method: str = "POST", refusal: str = "") -> None:
+    async def forget(self, number: int) -> None:
+        """Have the brokers forget one that is dead, once they take it for dead."""
+        await self.order(f"/brokers/{number}/forget", {}, refusal="alive", done="broker_not_found")
+
+    async def order(
+        self, target: str, document: object = None, *, method: str = "POST", refusal: str = "", done: str = ""
+    ) -> None:
         """Send an order to brokers until one has carried it out, also while they refuse it with a text.
+
+        A refusal with the text `done` shows that an earlier attempt, whose answer was lost, has carried it out.
 
         Raises:
             OSError: It was refused for another reason.
@@ -170,6 +178,8 @@ class ProcessCluster:
                     ask(each.url + target, document, method=method)
                 except HTTPError as error:
                     text = error.read().decode()
+                    if done and done in text:
+                        return True
                     if error.code < 500 and (not refusal or refusal not in text):
                         raise OSError(f"{target}: {text}") from None
                 except OSError:

@@ -72,7 +72,7 @@ class DiskFaults:
         await self._cluster.order(f"/brokers/{number}/drain")
         await self._cluster.wait_until(lambda: is_drained(clone, number), f"the clone {number} is not drained")
         await clone.node.kill()
-        await self._cluster.order(f"/brokers/{number}/forget", {}, refusal="alive")
+        await self._cluster.forget(number)
 
     async def _find_number(self, clone: BrokerNode) -> int:
         found: list[int] = []
@@ -91,7 +91,7 @@ class DiskFaults:
     async def _replace(self, broker: BrokerNode) -> None:
         shutil.rmtree(broker.folder)
         broker.folder.mkdir()
-        await self._cluster.order(f"/brokers/{broker.number}/forget", {}, refusal="alive")
+        await self._cluster.forget(broker.number)
 
 
 def is_drained(asked: BrokerNode, number: int) -> bool:
