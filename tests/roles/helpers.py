@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import trio
 
-from dafka import Config, Consumer, EventFeed, Partition, Record, RecordBatch, Store, serve_store
+from dafka import Config, Consumer, EventFeed, Partition, RecordBatch, Store, serve_store
 from dafka.discovery import Advertisement, open_discovery
 from dafka.protocol import Event
 from dafka.records import new_address
@@ -49,11 +49,6 @@ def assert_run(batches: Iterable[RecordBatch], first: int, end: int) -> None:
         assert batch.first_sequence == first + len(joined)
         joined += batch.values
     assert joined == contents(first, end)
-
-
-def assert_records(records: Iterable[Record], first: int, end: int) -> None:
-    found = [(record.sequence, record.value) for record in records]
-    assert found == list(enumerate(contents(first, end), first))
 
 
 def assert_nothing_more(consumer: Consumer) -> None:

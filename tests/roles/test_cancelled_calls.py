@@ -5,19 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from dafka import Config, RecordBatch
-from dafka.errors import StorageError
+from dafka import RecordBatch
 from dafka.roles import open_reader
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import open_cluster
-from tests.roles.helpers import DEADLINE_S, open_store, receive_partition
+from tests.roles.helpers import DEADLINE_S
 from tests.roles.test_commits import CancelAt
 from tests.waiting import wait_until
 
@@ -72,69 +69,7 @@ async def test_a_cancelled_send_has_published_the_first_records_and_no_others(
             assert found == [*expected, b"last"]
 
 
-@pytest.mark.parametrize("unit", ["records", "bytes"])
-@pytest.mark.parametrize("limit", [1, 2, 7])
-async def test_a_producer_accepts_no_more_than_may_be_unacknowledged(limit: int, unit: str) -> None:
-    limits: dict[str, Any] = {f"unacknowledged_{unit}_max": limit}
-    config = Config().with_producer(**limits, close_timeout_ms=1)
-    async with open_cluster(config, storage=None) as cluster:
-        with trio.CancelScope() as leaving:
-            async with cluster.producer("t") as producer:
-                for _ in range(limit):
-                    await producer.send(b"x")
-                for _ in range(3):
-                    assert not await ends_at_once(lambda: producer.send(b"m"))
-                    assert producer.statistics().unacknowledged == limit
-                    assert producer._send_nowait(producer._make_batch([b"m"])) is None
-                async with open_store(cluster.config):
-                    await producer.send(b"m")
-                    await producer.wait_stored()
-                    assert (producer.statistics().records, producer.statistics().unacknowledged) == (limit + 1, 0)
-                    leaving.cancel()
-
-
-async def ends_at_once(call: Callable[[], Awaitable[object]]) -> bool:
-    """Return whether a call ends before all other tasks wait."""
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as nursery:
-
-            async def stop() -> None:
-                await trio.testing.wait_all_tasks_blocked(0.02)
-                scope.cancel()
-
-            nursery.start_soon(stop)
-            await call()
-            nursery.cancel_scope.cancel()
-    return not scope.cancelled_caught
-
-
 # Roles act before they promise, and release everything that they acquired, also when they end early
-
-
-async def test_records_that_the_spool_refuses_are_not_published(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    append = SqliteStorage.append
-    is_full = True
-
-    async def append_unless_full(self: SqliteStorage, batches: Sequence[RecordBatch]) -> None:
-        if is_full:
-            raise StorageError("disk full")
-        await append(self, batches)
-
-    monkeypatch.setattr(SqliteStorage, "append", append_unless_full)
-    async with open_cluster() as cluster:
-        config = cluster.config.with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
-        async with cluster.producer("hello", config) as producer:
-            await producer.wait_settled()
-            with pytest.raises(StorageError, match="disk full"):
-                await producer.send(b"refused")
-            assert producer.statistics().next_sequence == producer.statistics().records == 0
-            is_full = False
-            assert await producer.send(b"0") == 0
-            await producer.wait_stored()
-            async with cluster.consumer(["hello"]) as consumer:
-                await receive_partition(consumer, 0, 1)
 
 
 async def test_a_range_that_is_closed_early_gives_its_share_of_the_buffer_back() -> None:

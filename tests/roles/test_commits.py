@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from dafka import Config
-from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
-from dafka.protocol import CommitQueue, ResetPosition
+from dafka.errors import StorageError, StorageUnsupportedError
+from dafka.protocol import CommitQueue
 from dafka.records import Partition, RecordBatch
 from dafka.roles.commit_pipeline import Commit, CommitPipeline, CommitStage
 from dafka.roles.logging_events import CommitSlow
@@ -283,29 +283,6 @@ async def test_slow_commits_are_logged_once_a_minute(
     expected: list[Any] = [pytest.approx((after, duration_s, 1)) for after in logged]
     assert [(time - first, seconds, records) for time, seconds, records in node.slow] == expected
     assert node.pipeline.timer.histogram().total == pytest.approx(55 * duration_s)
-
-
-async def test_a_lost_storage_ends_the_pipeline_and_acknowledges_nothing() -> None:
-    node = Node({0: StorageLostError("it was removed")})
-    node.put(0, 1)
-    with pytest.raises(StorageLostError):
-        await node.pipeline.run()
-    assert (node.machine.acknowledged, node.pipeline.refusal) == ({}, "")
-    assert [entry[0] for entry in node.disk.log] == ["prepare", "prepare last", "failed last", "failed"]
-
-
-async def test_a_reset_comes_before_the_records_that_continue_the_partition() -> None:
-    node = Node()
-    node.put(0, 2)
-    node.pipeline.queue.put_reset(ResetPosition(A, 7))
-    node.put(7, 9)
-    await node.pipeline.finish()
-    assert [entry for entry in node.disk.log if entry[0] in {"reset", "written", "ack"}] == [
-        ("reset", A, 7),
-        ("ack", A, 7),
-        ("written", (A, 9)),
-        ("ack", A, 9),
-    ]
 
 
 async def test_compacted_records_need_a_storage_that_keeps_their_places() -> None:

@@ -4,14 +4,13 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Consumer, Partition, Producer, ProducerRecord, Record, RecordBatch, open_consumer
+from dafka import Config, Consumer, Partition, Producer, ProducerRecord, RecordBatch, open_consumer
 from dafka.errors import ConfigError, DiscoveryError, StorageError, UnansweredError
 from dafka.roles import open_reader
 from dafka.storage.memory import MemoryStorage
@@ -39,17 +38,6 @@ def latest(cluster: Cluster) -> Config:
     return cluster.config.with_consumer(offset_reset="latest").with_beacon(settle_ms=500)
 
 
-async def take(consumer: Consumer, count: int) -> list[Record]:
-    """Take records one by one, by an iteration that is then broken off."""
-    records: list[Record] = []
-    with trio.fail_after(DEADLINE_S):
-        async for record in consumer:
-            records.append(record)
-            if len(records) == count:
-                break
-    return records
-
-
 async def test_latest_gives_subscriptions_time_to_arrive_after_it_has_settled(
     dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,21 +52,6 @@ async def test_latest_gives_subscriptions_time_to_arrive_after_it_has_settled(
     monkeypatch.setattr(Consumer, "wait_settled", note_time)
     async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)):
         assert trio.current_time() - settled_at >= 0.5
-
-
-async def test_latest_loses_nothing_while_a_producer_is_publishing(dafka_cluster: Cluster, producer: Producer) -> None:
-    async def produce() -> None:
-        for first in range(100, 10_000, 10):
-            await producer.send_many(contents(first, first + 10))
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(produce)
-        async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)) as consumer:
-            published_before = producer.statistics().next_sequence
-            (record,) = await take(consumer, 1)
-            assert 100 <= record.sequence <= published_before
-            await receive_partition(consumer, record.sequence + 1, 10_000)
 
 
 async def test_latest_in_an_empty_cluster_is_opened_without_a_tower() -> None:
@@ -99,33 +72,6 @@ async def test_name_and_positions_go_together(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected both `name` and `positions`, or neither"):
         async with open_consumer(["hello"], Config().with_consumer(**settings)):
             pass
-
-
-async def test_a_consumer_begins_at_the_given_position_or_else_at_the_saved_one_or_else_as_is_set(
-    dafka_cluster: Cluster, tmp_path: Path
-) -> None:
-    """The positions of other names, and of other topics, do not count."""
-    storage = f"sqlite:{tmp_path}/positions.db"
-    async with dafka_cluster.producer("hello") as one, dafka_cluster.producer("hello") as other:
-        for producer in (one, other):
-            await producer.send_many(contents(0, 100))
-        a, b = one.partition, other.partition
-        settings = dafka_cluster.config.with_consumer(positions=storage, name="billing", offset_reset="earliest")
-        async with dafka_cluster.consumer(["hello"], settings) as consumer:
-            consumer.seek({a: 60, b: 70})
-            while {a, b} - consumer.positions().keys():
-                await consumer.next_batch(1)
-            saved = consumer.positions()
-            await consumer.save_positions()
-        for name, given in (("billing", {}), ("billing", {a: 10}), ("mail", {}), ("mail", {b: 20})):
-            config = settings.with_consumer(name=name)
-            async with dafka_cluster.consumer(["hello"], config, positions=given) as consumer:
-                begins: dict[Partition, int] = {}
-                with trio.fail_after(DEADLINE_S):
-                    while len(begins) < 2:
-                        batch = await consumer.next_batch()
-                        begins.setdefault(batch.partition, batch.first_sequence)
-            assert begins == {a: 0, b: 0, **(saved if name == "billing" else {}), **given}
 
 
 @pytest.mark.parametrize("topics", ["hello", [""], ["x" * 256], ["fine", "\ud800"], [b"hello"]])
@@ -293,21 +239,6 @@ async def test_a_store_that_does_not_answer_is_an_error(monkeypatch: pytest.Monk
         with pytest.raises(UnansweredError, match=r"not every store answered within 0\.1 s where") as caught:
             await reader.positions_at(minute(8), 0.1)
         assert caught.value.stores == 1
-
-
-@pytest.mark.parametrize(
-    ("time", "expected"),
-    [
-        (datetime(2026, 1, 1), "a time zone"),
-        ("2h", "a datetime, a timedelta, or milliseconds"),
-        (1.5, "a datetime, a timedelta, or milliseconds"),
-        (2**64, "milliseconds since 1970"),
-    ],
-)
-async def test_an_invalid_time_is_refused(dafka_cluster: Cluster, time: object, expected: str) -> None:
-    with pytest.raises(ConfigError, match=f"time: expected {expected}"):
-        async with dafka_cluster.consumer(["hello"], start=time):  # type: ignore[arg-type]
-            pass
 
 
 async def test_a_consumer_sleeps_until_records_come(dafka_cluster: Cluster) -> None:

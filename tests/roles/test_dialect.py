@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-import zmq
 
 from dafka import Config, Partition, open_consumer, open_observer, open_producer, wire
 from dafka.endpoints import PeerEndpoint
@@ -14,10 +13,10 @@ from dafka.protocol.machines import producer as producer_machine
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import open_sockets
 from dafka.testing import open_cluster
-from dafka.transport import Socket, open_context, open_mesh
-from dafka.wire import Command, Dialect, Role, codec
+from dafka.transport import open_mesh
+from dafka.wire import Dialect, Role, codec
 from dafka.wire.batch import iter_frames
-from tests.roles.helpers import AN_HOUR_MS, DEADLINE_S, contents, receive_partition, wait_event
+from tests.roles.helpers import DEADLINE_S, contents, receive_partition, wait_event
 from tests.roles.libdafka_consumer import LibdafkaConsumer, open_libdafka_consumer
 from tests.roles.libdafka_store import READER, LibdafkaStore, open_libdafka_store
 from tests.waiting import wait_until
@@ -134,34 +133,3 @@ async def test_a_libdafka_consumer_that_is_behind_gets_everything_of_producers_t
             await wait_until(lambda: [len(each) for each in consumer.records.values()] == [COUNT] * PRODUCERS)
             assert [*consumer.records.values()] == [contents(0, COUNT)] * PRODUCERS
             nursery.cancel_scope.cancel()
-
-
-# An idle producer is quiet among nodes of this project only (erratum 33)
-
-HEADS = 15
-"""With growing intervals, the last of these HEADs would be sent after minutes."""
-
-
-async def test_heads_are_regular_for_a_peer_of_another_implementation() -> None:
-    config = Config().with_producer(head_interval_ms=20, head_interval_max_ms=AN_HOUR_MS)
-    async with (
-        open_cluster(config) as cluster,
-        cluster.consumer(["hello"]) as consumer,
-        cluster.producer("hello") as producer,
-        open_context(0) as context,
-    ):
-        await producer.send_many(contents(0, 3))
-        await receive_partition(consumer, 0, 3)
-        await producer.wait_stored()
-        peer = Socket(context.socket(zmq.SocketType.SUB))
-        try:
-            peer.subscribe(b"Hhello")
-            peer.connect(f"tcp://127.0.0.1:{producer.endpoint.rpartition(':')[2]}")
-            heads = 0
-            with trio.fail_after(DEADLINE_S):
-                while heads < HEADS:
-                    heads += sum(frames[0][:1] == Command.HEAD.value for frames in await peer.receive_many())
-            assert producer._sockets.need_regular_heads()
-        finally:
-            peer.close(0)
-        await wait_until(lambda: not producer._sockets.need_regular_heads())

@@ -76,14 +76,3 @@ async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -
             await producer.wait_stored()
         assert consumer.statistics().buffered_bytes < 2000 + choose_loops().receive_count_max * 100
         await receive_partition(consumer, 1000, 50_000)
-
-
-async def test_store_whose_disk_does_not_keep_up_loses_nothing(tmp_path: Path) -> None:
-    config = PATIENT.with_store(pending_bytes_max=2000)
-    async with open_cluster(config, storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
-        async with cluster.producer("hello") as producer:
-            await producer.send_many(contents(0, 50_000))
-            with trio.fail_after(DEADLINE_S):
-                await producer.wait_stored()
-        async with cluster.consumer(["hello"]) as consumer:
-            await receive_partition(consumer, 0, 50_000)

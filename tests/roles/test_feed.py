@@ -46,15 +46,6 @@ async def read(feed: EventFeed, count: int) -> list[Event]:
     return events
 
 
-async def test_every_reader_begins_with_the_first_event() -> None:
-    feed = EventFeed(LOGGER)
-    for number in range(3):
-        feed.put(joined(number))
-    expected = [joined(number) for number in range(3)]
-    assert await read(feed, 3) == expected
-    assert await read(feed, 3) == expected
-
-
 async def test_reader_waits_for_the_next_event(autojump_clock: trio.testing.MockClock) -> None:
     feed = EventFeed(LOGGER)
     read_events: list[Event] = []

@@ -14,104 +14,34 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config, open_consumer, open_producer, serve_tower, wire
+from dafka import Config, open_consumer, open_producer, serve_tower
 from dafka.config import DialectName
-from dafka.endpoints import PeerEndpoint, is_local
+from dafka.endpoints import is_local
 from dafka.protocol import (
     EndpointsExposed,
     Event,
     ForeignDialect,
     LoopbackOnly,
     PeerJoined,
-    PeerLeft,
     TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
-from dafka.records import Partition, RecordBatch
 from dafka.roles import Health, trio_context
 from dafka.roles import sockets as sockets_module
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import node_warnings
 from dafka.testing import Cluster, open_cluster
 from dafka.transport.connections import MANY_CONNECTIONS
-from dafka.wire import Dialect
-from dafka.wire.batch import iter_frames
 from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import (
-    AN_HOUR_MS,
     DEADLINE_S,
     contents,
     open_store,
-    open_unverified_peer,
     receive_partition,
     wait_event,
-    wait_subscribed,
 )
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def dafka_config() -> Config:
-    return Config().with_producer(head_interval_ms=AN_HOUR_MS)
-
-
-def malformed(prefix: bytes) -> list[list[bytes]]:
-    """Return frames that are not a message, for any command that the prefix begins with."""
-    signature = b"\xaa\xa5" + prefix[:1] + b"\1"
-    return [
-        [prefix],
-        [prefix, b""],
-        [prefix, b"", b""],
-        [prefix] * 50,
-        [prefix + b"\0"],
-        [prefix + b"\0\1", b"content"],
-        [prefix + b"\0\1\xff", b"content"],
-        [prefix, signature],
-        [prefix, signature, b"content"],
-        [prefix, b"\xaa\xa0" + prefix[:1] + b"\1" + b"\1A\1B" + bytes(8), b"content"],
-        [prefix, signature + b"\xff" * 300, b"content"],
-        [prefix, b"\xff" * 100_000],
-    ]
-
-
-def encoded(*messages: wire.BatchedMessage) -> list[list[bytes]]:
-    return [list(frames) for frames in iter_frames(wire.BatchEncoder(Dialect.RFC46).encode(messages))]
-
-
-async def test_consumer_discards_and_counts_hostile_messages(
-    dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reported: list[int] = []
-    async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
-        subscriber = consumer._sockets._mesh.subscriber
-        monkeypatch.setattr(subscriber, "report_discards", lambda _, count: reported.append(count))
-        await producer.send(b"0")
-        await receive_partition(consumer, 0, 1)
-        async with open_unverified_peer(dafka_cluster.config) as peer:
-            await wait_subscribed(peer, b"Mhello")
-            other_topic = RecordBatch(Partition("hello2", "X"), 0, [b"another topic's"])
-            not_asked_for = RecordBatch(Partition("hello", "Y"), 0, [b"not asked for"])
-            hostile = [
-                *malformed(b"Mhello"),
-                *encoded(
-                    wire.RecordRun(other_topic),
-                    wire.RecordRun(not_asked_for, consumer.address),
-                    wire.RecordRun(not_asked_for, consumer.address + "0"),
-                    wire.DirectHead(consumer.address + "0", producer.partition.address, "hello", 5),
-                    wire.Head("X", "hello2", 5),
-                ),
-            ]
-            reasons = {"frames": 3, "topic frame": 3, "signature": 2, "address": 3, "subject": 1}
-            reasons |= {"another topic": 2, "not asked for": 1, "another requestor": 2}
-            assert sum(reasons.values()) == len(hostile)
-            peer.send_many(hostile)
-            await wait_until(lambda: Counter(reasons) <= Counter(consumer.statistics().discarded))
-        await producer.send_many(contents(1, 100))
-        await receive_partition(consumer, 1, 100)
-        assert consumer.positions() == {producer.partition: 100}
-        wrong = sum(reasons[each] for each in ("frames", "topic frame", "signature", "address", "subject"))
-        assert wrong <= sum(reported) <= len(hostile), "each message counts once against the peer that sent it"
 
 
 @pytest.mark.parametrize("own", ["rfc46", "libdafka"])
@@ -134,19 +64,6 @@ async def test_other_dialect_is_understood_and_reported_once(own: DialectName, d
             async for event in consumer.events:
                 told += isinstance(event, ForeignDialect)
         assert told == 1
-
-
-async def test_nodes_that_come_and_go_are_events() -> None:
-    config = Config().with_beacon(interval_ms=50, timeout_ms=400)
-    async with open_cluster(config) as cluster, cluster.consumer(["hello"]) as consumer:
-        assert cluster.store is not None
-        joined = await wait_event(consumer.events, PeerJoined)
-        assert joined == PeerJoined(cluster.store.address, PeerEndpoint(cluster.store.endpoint))
-        async with open_store(cluster.config) as other:
-            await wait_until(lambda: consumer.statistics().peers == 2)
-        left = await wait_event(consumer.events, PeerLeft)
-        assert left == PeerLeft(other.address, PeerEndpoint(other.endpoint))
-        assert consumer.statistics().peers == 1
 
 
 async def test_connections_beyond_the_limit_are_ended() -> None:

@@ -10,11 +10,10 @@ import attrs
 import pytest
 import trio
 
-from dafka import Config, Partition, serve_tower, wire
+from dafka import Config, Partition, wire
 from dafka.config import DialectName
-from dafka.discovery import Advertisement, open_discovery
 from dafka.errors import ConfigError
-from dafka.protocol import ClusterSurvey, NodeView, PartitionView
+from dafka.protocol import ClusterSurvey, PartitionView
 from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
@@ -76,10 +75,6 @@ async def survey(observer: Observer) -> ClusterSurvey:
     with trio.fail_after(DEADLINE_S):
         await observer.wait_settled()
         return await observer.survey(DEADLINE_S)
-
-
-def node(found: ClusterSurvey, address: str) -> NodeView:
-    return next(each for each in found.nodes if each.address == address)
 
 
 def partition(found: ClusterSurvey, wanted: Partition) -> PartitionView:
@@ -162,31 +157,6 @@ async def test_an_observer_disturbs_no_node() -> None:
         assert cluster.store.statistics().records_stored == 100
 
 
-async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None:
-    config = FAST.with_beacon(timeout_ms=800)
-    async with open_cluster(config) as cluster, open_observer(config=cluster.config) as observer:
-        assert cluster.store is not None
-        async with trio.open_nursery() as nursery:
-            # Nothing listens at this port: the node sends beacons, and neither connects nor can be connected to.
-            advertisement = Advertisement("LOST", "127.0.0.1", 9)
-            await nursery.start(open_discovery(cluster.config).run, advertisement, lambda _: None)
-            found = await survey(observer)
-            assert {each.address: each.state for each in found.nodes} == {
-                cluster.store.address: NodeState.UP,
-                "LOST": NodeState.UNCONNECTED,
-            }
-            (fault,) = found.faults(0)
-            assert "LOST at tcp://127.0.0.1:9 has not connected" in fault
-            with trio.fail_after(DEADLINE_S):
-                while (lost := node(await survey(observer), "LOST")).last_seen - lost.first_seen < 1.6:
-                    pass  # a node that was seen for two timeouts did not end before the observer started
-            nursery.cancel_scope.cancel()
-        with trio.fail_after(DEADLINE_S):
-            while node(await survey(observer), "LOST").state is not NodeState.SILENT:
-                pass
-        assert next((await survey(observer)).faults(0)).startswith("node LOST at tcp://127.0.0.1:9 went silent")
-
-
 async def test_a_store_that_comes_back_elsewhere_is_heard_there() -> None:
     absent = Partition("orders", "ABSENT")
     async with open_cluster(FAST, storage=None) as cluster, open_observer(["orders"], cluster.config) as observer:
@@ -195,32 +165,6 @@ async def test_a_store_that_comes_back_elsewhere_is_heard_there() -> None:
                 with trio.fail_after(DEADLINE_S):
                     while [each.end_sequence for each in (await survey(observer)).partitions] != [end]:
                         pass
-
-
-async def test_each_tower_is_heard_by_itself() -> None:
-    async with open_cluster(FAST) as cluster, trio.open_nursery() as nursery:
-        assert cluster.store is not None
-        second = await nursery.start(serve_tower, cluster.config)
-        beacon = cluster.config.beacon
-        nowhere = "tcp://127.0.0.1:9"
-        both = cluster.config.with_beacon(
-            tower_sub=(*beacon.tower_sub, second.sub_endpoint),
-            tower_pub=(*beacon.tower_pub, second.pub_endpoint, nowhere),
-        )
-        async with open_store(both) as store, open_observer(config=both) as observer:
-            found = await survey(observer)
-            assert [(tower.endpoint, tower.is_heard, tower.nodes) for tower in found.towers] == [
-                (beacon.tower_pub[0], True, 2),
-                (second.pub_endpoint, True, 1),
-                (nowhere, False, 0),
-            ]
-            assert [each.tower for each in node(found, store.address).sightings] == [
-                beacon.tower_pub[0],
-                second.pub_endpoint,
-            ]
-            assert [each.tower for each in node(found, cluster.store.address).sightings] == [beacon.tower_pub[0]]
-            assert list(found.faults(0)) == [f"no message from the tower at {nowhere}"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_in_a_closed_cluster(tmp_path: Path) -> None:

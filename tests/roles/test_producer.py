@@ -47,13 +47,6 @@ async def test_leaving_the_block_without_a_store_counts_from_the_first_unacknowl
     assert (caught.value.count, caught.value.first_sequence) == (3, 5)
 
 
-async def test_leaving_the_block_without_records_waits_for_nothing() -> None:
-    async with open_cluster(storage=None) as cluster:
-        with trio.fail_after(DEADLINE_S):
-            async with cluster.producer("hello"):
-                pass
-
-
 async def test_an_exception_leaves_the_block_unwrapped_without_waiting_for_acks() -> None:
     async with open_cluster(storage=None) as cluster:
 
@@ -95,44 +88,11 @@ async def test_an_invalid_topic_is_refused(topic: object) -> None:
             pass
 
 
-async def test_two_stores_are_refused_in_libdafka() -> None:
-    config = Config().with_node(wire="libdafka").with_producer(min_stores=2)
-    with pytest.raises(ConfigError, match="min_stores"):
-        async with open_producer("hello", config):
-            pass
-
-
 async def test_taken_endpoint_is_an_address_in_use_error(dafka_cluster: Cluster) -> None:
     async with dafka_cluster.producer("hello") as producer:
         with pytest.raises(AddressInUseError):
             async with dafka_cluster.producer("hello", dafka_cluster.config.with_node(bind=producer.endpoint)):
                 pass
-
-
-async def test_statistics_count_sent_records(dafka_cluster: Cluster) -> None:
-    async with dafka_cluster.producer("hello") as producer:
-        await producer.send_many([b"x" * 10] * 7)
-        await producer.send(b"y")
-        with trio.fail_after(DEADLINE_S):
-            await producer.wait_stored()
-        statistics = producer.statistics()
-    assert (statistics.records, statistics.bytes, statistics.next_sequence) == (8, 71, 8)
-    assert (statistics.unacknowledged, statistics.peers, statistics.discarded) == (0, 1, {})
-
-
-async def test_fetches_are_counted() -> None:
-    async with (
-        open_cluster(Config().with_producer(min_stores=0), storage=None) as cluster,
-        cluster.producer("hello") as producer,
-    ):
-        await producer.send_many(contents(0, 100))
-        await producer.wait_settled()
-        async with cluster.consumer(["hello"]) as consumer:
-            await receive_partition(consumer, 0, 100)
-            asked = consumer.statistics().fetches_sent
-        statistics = producer.statistics()
-    assert 1 <= statistics.fetches_received <= asked
-    assert 100 <= statistics.records_sent <= 100 * asked
 
 
 async def test_a_producer_that_ends_at_once_is_continued_from_its_spool(tmp_path: Path) -> None:
@@ -348,34 +308,6 @@ async def test_a_program_learns_at_its_end_where_its_records_are(
 ADDRESS = "0123456789ABCDEF" * 2
 
 
-async def test_records_before_count_as_unacknowledged_until_a_store_has_them() -> None:
-    async with open_cluster(storage=None) as cluster:
-        config = cluster.config.with_producer(close_timeout_ms=200)
-        with pytest.raises(UnacknowledgedError) as caught:
-            async with open_producer("t", config, address=ADDRESS, next_sequence=5):
-                pass
-    assert (caught.value.count, caught.value.first_sequence) == (5, 0)
-
-
-async def test_min_stores_0_waits_for_no_store() -> None:
-    async with open_cluster(storage=None) as cluster:
-        config = cluster.config.with_producer(min_stores=0)
-        with trio.fail_after(DEADLINE_S):
-            async with open_producer("t", config, address=ADDRESS, next_sequence=5) as producer:
-                assert await producer.send(b"5") == 5
-
-
-async def test_a_store_that_lacks_earlier_records_gets_them_from_another(tmp_path: Path) -> None:
-    async with open_cluster(storage=f"sqlite:{tmp_path / 'one.db'}") as cluster:
-        async with open_producer("t", cluster.config, address=ADDRESS) as producer:
-            await producer.send_many(contents(0, 300))
-        config = cluster.config.with_producer(min_stores=2)
-        async with open_store(cluster.config) as late:
-            async with open_producer("t", config, address=ADDRESS, next_sequence=300) as producer:
-                await producer.send(b"300")
-            assert late.statistics().records_stored == 301
-
-
 async def test_a_next_sequence_that_is_too_low_is_noticed(dafka_cluster: Cluster) -> None:
     async with open_producer("t", dafka_cluster.config, address=ADDRESS) as producer:
         await producer.send_many(contents(0, 300))
@@ -408,27 +340,25 @@ async def test_a_rival_that_is_noticed_after_the_last_ack_is_an_error() -> None:
             await publish()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"address": ADDRESS.lower()}, "address: expected 32 upper-case hexadecimal digits, not '0123456789abcdef"),
-        ({"address": ""}, "address: expected 32 upper-case hexadecimal digits, not ''"),
-        (
-            {"address": ADDRESS, "next_sequence": -1},
-            "next_sequence: expected a whole number from 0 to 2\\^62 - 1, not -1",
-        ),
-        ({"address": ADDRESS, "next_sequence": True}, "next_sequence: expected a whole number"),
-        ({"next_sequence": 1}, "next_sequence: expected an address with it, that of the partition to continue"),
-    ],
-)
-async def test_invalid_identities_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        async with open_producer("t", **arguments):
-            pass
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"address": ADDRESS.lower()}, "address: expected 32 upper-case hexadecimal digits, not '0123456789abcdef"),
+    ({}, {"address": ""}, "address: expected 32 upper-case hexadecimal digits, not ''"),
+    (
+        {},
+        {"address": ADDRESS, "next_sequence": -1},
+        "next_sequence: expected a whole number from 0 to 2\\^62 - 1, not -1",
+    ),
+    ({}, {"address": ADDRESS, "next_sequence": True}, "next_sequence: expected a whole number"),
+    ({}, {"next_sequence": 1}, "next_sequence: expected an address with it, that of the partition to continue"),
+    ({"spool": "memory:"}, {"address": ADDRESS}, "address: expected none with a spool, which has its own"),
+    ({"min_stores": 2}, {}, ".*min_stores"),
+]
+"""Settings and arguments of producers in the dialect of libdafka."""
 
 
-async def test_a_spool_has_an_identity_of_its_own(tmp_path: Path) -> None:
-    config = Config().with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
-    with pytest.raises(ConfigError, match="address: expected none with a spool, which has its own"):
-        async with open_producer("t", config, address=ADDRESS):
-            pass
+async def test_invalid_identities_and_two_stores_in_libdafka_are_refused() -> None:
+    for settings, arguments, message in REFUSED:
+        config = Config().with_node(wire="libdafka").with_producer(**settings)
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            async with open_producer("t", config, **arguments):
+                pass

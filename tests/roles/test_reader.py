@@ -23,23 +23,6 @@ async def read(reader: Reader, partition: Partition, first: int, end: int) -> No
     assert_run(batches, first, end)
 
 
-async def test_it_knows_what_stores_hold_as_soon_as_it_is_ready() -> None:
-    async with (
-        open_cluster() as cluster,
-        open_store(cluster.config),
-        cluster.producer("others") as other,
-        cluster.producer("orders") as producer,
-    ):
-        await producer.send_many(contents(0, 100))
-        await other.send(b"0")
-        await producer.wait_stored()
-        async with open_reader(["orders"], cluster.config) as reader:
-            await reader.wait_ready()
-            assert reader.ends() == {producer.partition: 100}
-            await producer.send(b"100")
-            await wait_until(lambda: reader.ends() == {producer.partition: 101})
-
-
 async def test_records_that_no_store_has_are_not_reported() -> None:
     async with open_cluster(storage=None) as cluster, cluster.producer("orders") as producer:
         await producer.send_many(contents(0, 10))
@@ -66,34 +49,19 @@ async def test_ranges_of_a_partition_whose_producer_is_gone() -> None:
             assert await reader.earliest([producer.partition], DEADLINE_S) == {producer.partition: 0}
 
 
-async def test_records_that_retention_has_dropped_are_left_out() -> None:
-    config = Config().with_store(retention_records=100, retention_interval_ms=20)
-    async with open_cluster(config) as cluster:
-        assert cluster.store is not None
-        store = cluster.store
-        async with cluster.producer("orders") as producer:
-            await producer.send_many(contents(0, 1000))
-        await wait_until(lambda: store.statistics().records_dropped == 900)
-        async with open_reader(config=cluster.config) as reader:
-            assert await reader.earliest([producer.partition], DEADLINE_S) == {producer.partition: 900}
-            with trio.fail_after(DEADLINE_S):
-                batches = [batch async for batch in reader.read(producer.partition, 0, 1000)]
-            assert_run(batches, 900, 1000)
-
-
-async def test_the_store_that_holds_most_counts() -> None:
-    async with open_cluster() as cluster, cluster.producer("orders") as producer:
+async def test_the_store_that_holds_most_counts_once_there_are_as_many_as_required() -> None:
+    async with (
+        open_cluster() as cluster,
+        cluster.producer("orders") as producer,
+        open_reader(config=cluster.config) as reader,
+    ):
         await producer.send_many(contents(0, 100))
         await producer.wait_stored()
-        async with open_store(cluster.config), open_reader(config=cluster.config) as reader:
-            assert await reader.held_end(producer.partition, DEADLINE_S, min_stores=2) == 100
-
-
-async def test_fewer_stores_than_required() -> None:
-    async with open_cluster() as cluster, open_reader(config=cluster.config) as reader:
         with pytest.raises(UnansweredError, match=r"^1 of 2 stores found within 0\.2 s$") as caught:
-            await reader.held_end(ABSENT, 0.2, min_stores=2)
+            await reader.held_end(producer.partition, 0.2, min_stores=2)
         assert (caught.value.lacking, caught.value.stores) == ("stores", 1)
+        async with open_store(cluster.config):
+            assert await reader.held_end(producer.partition, DEADLINE_S, min_stores=2) == 100
 
 
 async def test_a_partition_that_goes_on_growing() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
-import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,14 +15,11 @@ import trio.testing
 
 import dafka
 from dafka import Config, Partition, Producer, ProducerRecord, Record, RecordBatch, wire
-from dafka.batches import ENCODED_BYTES_MAX, Compression, decode_batch, read_header
-from dafka.config import RECORD_BYTES_MAX, RecordBatches
-from dafka.endpoints import PeerEndpoint
+from dafka.batches import ENCODED_BYTES_MAX
+from dafka.config import RecordBatches
 from dafka.errors import RecordError
 from dafka.roles.linger import LINGER_RECORDS_MAX, Linger
 from dafka.testing import Cluster, open_cluster
-from dafka.transport import Mesh, open_mesh
-from dafka.wire.batch import iter_frames
 from tests.roles.helpers import DEADLINE_S
 
 RECORDS = [
@@ -36,38 +31,6 @@ RECORDS = [
 ]
 
 
-@asynccontextmanager
-async def open_listener(producer: Producer, *prefixes: bytes) -> AsyncIterator[Mesh]:
-    """Open sockets that are subscribed to these messages of a producer, which publishes until one arrives."""
-    async with open_mesh(Config().node, 0) as mesh:
-        for prefix in prefixes:
-            mesh.subscriber.subscribe(prefix)
-        mesh.subscriber.connect_peer(PeerEndpoint(producer.endpoint))
-        arrived = trio.Event()
-
-        async def knock() -> None:
-            while not arrived.is_set():
-                await producer.send(b"knock")
-                await trio.sleep(0.02)
-
-        with trio.fail_after(DEADLINE_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(knock)
-                await mesh.subscriber.receive()
-                arrived.set()
-        yield mesh
-
-
-async def receive_batches(mesh: Mesh, end: int) -> list[bytes]:
-    """Return the batches up to the one that ends with this sequence."""
-    batches: list[bytes] = []
-    with trio.fail_after(DEADLINE_S):
-        while not batches or read_header(batches[-1]).end_offset < end:
-            items, _ = await mesh.subscriber.receive()
-            batches += [frames[-1] for frames in iter_frames(items)]
-    return batches
-
-
 async def receive_records(cluster: Cluster, config: Config, producer: Producer, count: int) -> Sequence[Record]:
     found: list[Record] = []
     async with cluster.consumer(["hello"], config.with_consumer(offset_reset="earliest")) as consumer:
@@ -75,23 +38,6 @@ async def receive_records(cluster: Cluster, config: Config, producer: Producer, 
             while len(found) < count:
                 found += [each for each in await consumer.next_batch() if each.partition == producer.partition]
     return found
-
-
-@pytest.mark.parametrize("linger_ms", [0, 300])
-async def test_records_wait_for_others_as_long_as_is_set(linger_ms: int, dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.with_producer(linger_ms=linger_ms)
-    async with dafka_cluster.producer("hello", config) as producer, open_listener(producer, b"Bhello") as mesh:
-        with trio.fail_after(DEADLINE_S):
-            await producer.wait_stored()  # what was published before has been sent
-        first = producer.statistics().next_sequence
-        for number in range(5):
-            assert await producer.send(b"%d" % number) == first + number
-        batches = [each for each in await receive_batches(mesh, first + 5) if read_header(each).base_offset >= first]
-        assert len(batches) == (1 if linger_ms else 5)
-        found = [value for each in batches for value in decode_batch(each, bytes_max=1000).values]
-        assert found == [b"0", b"1", b"2", b"3", b"4"]
-        with trio.fail_after(DEADLINE_S):
-            await producer.wait_stored()
 
 
 async def test_a_head_does_not_overtake_records_that_wait(dafka_cluster: Cluster) -> None:
@@ -157,35 +103,6 @@ async def test_everything_is_sent_in_order_and_records_wait_as_long_as_others_be
     flush(trio.current_time())
     assert [message for _, message in sent] == [message for _, message in expected]
     assert [time for time, _ in sent] == pytest.approx([time for time, _ in expected])
-
-
-async def test_many_records_are_compressed_together_while_others_run(
-    dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = dafka_cluster.config.with_producer(compression="zstd")
-    values = [b"%0100d" % number for number in range(10_000)]
-    threads = []
-    compress = wire.BatchEncoder.compress
-
-    def record_thread(encoder: wire.BatchEncoder, batch: RecordBatch) -> RecordBatch:
-        threads.append(threading.current_thread())
-        return compress(encoder, batch)
-
-    monkeypatch.setattr(wire.BatchEncoder, "compress", record_thread)
-    async with dafka_cluster.producer("hello", config) as producer, open_listener(producer, b"Bhello") as mesh:
-        first = producer.statistics().next_sequence
-        await producer.send_many(values[:1])
-        assert not threads, "one record is compressed at once"
-        await producer.send_many(values)
-        assert threads
-        assert threading.main_thread() not in threads
-        batches = [
-            each for each in await receive_batches(mesh, first + 10_001) if read_header(each).base_offset > first
-        ]
-        assert [read_header(each).base_offset for each in batches] == [first + 1, first + 4001, first + 8001]
-        assert {read_header(each).compression for each in batches} == {Compression.ZSTD}
-        records = await receive_records(dafka_cluster, dafka_cluster.config, producer, first + 10_001)
-        assert [each.value for each in records[first + 1 :]] == values
 
 
 @pytest.mark.parametrize("storage", ["memory:", "sqlite", "filelog"])
@@ -261,17 +178,6 @@ async def test_the_largest_record_is_stored_and_comes_back(
     for received in (live, fetched):
         assert [record.value for record in received] == [value, b"small", value, value, value, whole.value]
         assert (received[5].key, received[5].headers) == (b"k", (("h", b"1"),))
-
-
-async def test_the_largest_record_of_the_default_settings_is_stored() -> None:
-    config = Config().with_store(storage="memory:").with_consumer(offset_reset="earliest")
-    with trio.fail_after(DEADLINE_S):
-        async with open_cluster(config) as cluster:
-            async with cluster.producer("hello") as producer:
-                await producer.send(bytes(RECORD_BYTES_MAX))
-                await producer.wait_stored()
-            async with cluster.consumer(["hello"]) as consumer:
-                assert (await consumer.next_record()).value == bytes(RECORD_BYTES_MAX)
 
 
 async def test_a_larger_record_is_refused_and_leaves_no_gap() -> None:

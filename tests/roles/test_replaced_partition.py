@@ -16,7 +16,7 @@ from dafka import Config, Store, roles, wire
 from dafka.cli.daemons import serve_store_with_restarts
 from dafka.errors import AddressInUseError, StorageError
 from dafka.events import PartitionReplaced
-from dafka.records import Partition, ProducerRecord, RecordBatch
+from dafka.records import Partition, RecordBatch
 from dafka.roles import open_producer
 from dafka.roles.producer_partition import copy_spooled_partition, find_spooled_partition
 from dafka.roles.sockets import NodeSockets, open_sockets
@@ -90,24 +90,6 @@ async def test_records_flow_again_after_the_file_was_deleted(*, has_spool: bool,
                 assert again.partition == producer.partition
                 assert await again.send_many(contents(300, 310)) == range(300 - first, 310 - first)
             assert (await held(path))[again.partition] == contents(first, 310)
-
-
-async def test_a_send_that_waits_for_room_continues_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
-        config = cluster.config.with_producer(unacknowledged_records_max=10)
-        async with cluster.producer("hello", config) as producer:
-            await producer.send_many(contents(0, 5))
-            await producer.wait_stored()
-            remove(path)
-            with trio.fail_after(DEADLINE_S):
-                for number in range(5, 100):
-                    await producer.send(b"%d" % number)
-                await producer.wait_stored()
-            assert producer.statistics().partitions_replaced == 1
-        stored = (await held(path))[producer.partition]
-        assert stored == contents(100 - len(stored), 100)
-        assert len(stored) >= 95
 
 
 async def test_a_partition_whose_address_the_program_gave_is_never_replaced(tmp_path: Path) -> None:
@@ -216,22 +198,6 @@ async def test_a_spool_continues_the_last_replacement_of_its_topic() -> None:
     await copy_spooled_partition(spool, other, 0, Partition("other", "0" * 32))
     assert await find_spooled_partition(spool, "hello") == THIRD
     assert await spooled(spool, FIRST) == await spooled(spool, SECOND) == []
-
-
-async def test_a_replacement_keeps_whole_records() -> None:
-    spool = MemoryStorage()
-    records = [
-        ProducerRecord(b"0"),
-        ProducerRecord(None, b"key", (("a", b"1"), ("a", None)), 7),
-        ProducerRecord(b"", b"", (), 0),
-    ]
-    await spool.append([RecordBatch.from_records(FIRST, 0, records, 5)])
-    await copy_spooled_partition(spool, FIRST, 1, SECOND)
-    batch = await spool.read(SECOND, 0, 9)
-    assert batch is not None
-    assert [(each.value, each.key, each.headers, each.timestamp) for each in batch] == [
-        (each.value, each.key, each.headers, each.timestamp) for each in records[1:]
-    ]
 
 
 class FullSpool(MemoryStorage):

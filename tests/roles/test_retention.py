@@ -11,7 +11,7 @@ import pytest
 import trio
 from prometheus_client import generate_latest
 
-from dafka import Config, Consumer, Store, open_producer, wire
+from dafka import Config, Consumer, Store, open_producer
 from dafka.config import DialectName
 from dafka.errors import ConfigError, StorageError, UnacknowledgedError
 from dafka.events import PartitionsForgotten, StoreFull, StoreHasRoom
@@ -27,10 +27,8 @@ from tests.roles.helpers import (
     assert_nothing_more,
     contents,
     open_store,
-    open_unverified_peer,
     receive_partition,
     wait_event,
-    wait_subscribed,
 )
 from tests.waiting import wait_until
 
@@ -190,29 +188,6 @@ async def test_a_storage_that_cannot_delete_keeps_ended_partitions(monkeypatch: 
         await wait_until(lambda: store.statistics().records_dropped == 1)
         await trio.sleep(1)
         assert store.statistics().partitions == 1
-
-
-async def test_a_store_forgets_what_had_ended_before_it_was_restarted(tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path}/s.db"
-    async with open_cluster(storage=url) as cluster, cluster.producer("hello") as producer:
-        await producer.send(b"0")
-    async with open_storage(url) as storage:
-        await storage.trim(producer.partition, 1)
-    async with open_forgetting(url) as (_, store):
-        await wait_until(lambda: store.statistics().partitions == 0)
-
-
-async def test_a_partition_that_is_known_only_by_name_is_forgotten_too() -> None:
-    async with open_forgetting("memory:") as (cluster, store), open_unverified_peer(cluster.config) as peer:
-        await wait_subscribed(peer, b"H")
-        head = wire.BatchEncoder(wire.Dialect.RFC46).encode([wire.Head("0" * 32, "hello", 5)])
-
-        def is_followed() -> bool:
-            peer.send_many(head)  # again, since a busy machine may forget it before this test looks
-            return store.statistics().partitions == 1
-
-        await wait_until(is_followed)
-        await wait_until(lambda: store.statistics().partitions == 0)
 
 
 async def test_a_full_store_says_so_and_recovers(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import shutil
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 from pathlib import Path
@@ -14,8 +12,7 @@ import trio.testing
 
 from dafka import Config, Partition, Producer, RecordBatch, Store, serve_store, wire
 from dafka.errors import AddressInUseError, StorageBusyError, StorageError, StorageLostError
-from dafka.exceptions import unwrap_group
-from dafka.protocol import Event, FetchResponder, PositionResponder, ReadRequest, StorageFailed, StorageLost
+from dafka.protocol import Event, FetchResponder, PositionResponder, ReadRequest, StorageFailed
 from dafka.protocol.store_events import StorageRecovered
 from dafka.records import RECORD_MEMORY_BYTES
 from dafka.roles import Health
@@ -23,15 +20,13 @@ from dafka.roles import replies as replies_module
 from dafka.roles import store as store_module
 from dafka.roles.replies import COLD_READS_MAX, FetchReplies, PositionReplies
 from dafka.roles.store import describe_held
-from dafka.storage import PartitionInfo, open_storage
+from dafka.storage import PartitionInfo
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.testing import Cluster, open_cluster
-from tests.cli.harness import Dafka
 from tests.roles.helpers import (
     DEADLINE_S,
     contents,
-    open_store,
     receive_partition,
     wait_event,
 )
@@ -46,44 +41,6 @@ def acknowledged(producer: Producer) -> int:
 async def wait_stored(producer: Producer) -> None:
     with trio.fail_after(DEADLINE_S):
         await producer.wait_stored()
-
-
-async def stored_end(path: Path, partition: Partition) -> int:
-    """Check each record of the partition in the file, and return where it ends."""
-    async with open_storage(f"sqlite:{path}", read_only=True) as opened:
-        end = (await opened.partitions())[partition].end_sequence
-        found: list[bytes | None] = []
-        while len(found) < end:
-            batch = await opened.read(partition, len(found), end)
-            assert batch is not None
-            found += batch.values
-    assert found == contents(0, end)
-    return end
-
-
-async def test_a_killed_store_has_all_acknowledged_records_and_fetches_the_rest(tmp_path: Path, dafka: Dafka) -> None:
-    path = tmp_path / "store.db"
-    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
-        (sub,), (pub,) = cluster.config.beacon.tower_sub, cluster.config.beacon.tower_pub
-        running = dafka.start("store", "--storage", f"sqlite:{path}", "--tower-sub", sub, "--tower-pub", pub)
-        (greeting,) = await trio.to_thread.run_sync(running.wait_output, 1)
-        with trio.fail_after(DEADLINE_S):
-            while acknowledged(producer) <= 2000:
-                begin = producer.statistics().next_sequence
-                await producer.send_many(contents(begin, begin + 100))
-        running.process.send_signal(signal.SIGKILL)
-        at_death = acknowledged(producer)
-        await trio.to_thread.run_sync(running.wait)
-        assert await stored_end(path, producer.partition) >= at_death
-        begin = producer.statistics().next_sequence
-        end = begin + 1000
-        await producer.send_many(contents(begin, end))
-        async with open_store(cluster.config, f"sqlite:{path}") as store:
-            assert store.address in greeting, "the store's address changes"
-            await wait_stored(producer)
-            async with cluster.consumer(["hello"]) as consumer:
-                await receive_partition(consumer, 0, end)
-        assert await stored_end(path, producer.partition) == end
 
 
 class Disk:
@@ -246,38 +203,6 @@ async def test_a_store_learns_what_its_bounded_storage_has_dropped() -> None:
                 batch = await consumer.next_batch()
         assert batch.first_sequence == 20
         assert cluster.store.statistics().records_dropped == 20
-
-
-def remove(path: Path) -> None:
-    for each in path.parent.glob(f"{path.name}*"):
-        shutil.rmtree(each) if each.is_dir() else each.unlink()
-
-
-async def serve(url: str, cluster: Cluster, use: Callable[[Store], Awaitable[None]]) -> None:
-    """Run a store until it ends by itself."""
-    with unwrap_group(), trio.fail_after(DEADLINE_S):
-        async with open_store(cluster.config, url) as store:
-            await use(store)
-            await trio.sleep_forever()
-
-
-@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
-async def test_store_ends_and_acknowledges_nothing_more(scheme: str, tmp_path: Path) -> None:
-    async def use(store: Store) -> None:
-        await producer.send_many(contents(0, 100))
-        await producer.wait_stored()
-        remove(tmp_path / "store")
-        await producer.send_many(contents(100, 200))
-        event = await wait_event(store.events, StorageLost)
-        assert str(event).startswith("Storage lost; nothing more is acknowledged: ")
-
-    async with open_cluster(storage=None) as cluster:
-        with trio.CancelScope() as scope:
-            async with cluster.producer("hello") as producer:
-                with pytest.raises(StorageLostError, match="was removed or replaced"):
-                    await serve(f"{scheme}:{tmp_path}/store", cluster, use)
-                assert producer.statistics().unacknowledged == 100
-                scope.cancel()
 
 
 async def test_a_loss_that_retention_notices_ends_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
