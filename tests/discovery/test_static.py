@@ -19,7 +19,7 @@ def config(argument: str) -> Config:
     return Config().with_node(discovery=f"static:{argument}").with_beacon(settle_ms=250)
 
 
-async def reports_of(argument: str, advertisement: Advertisement = OWN) -> list[tuple[float, DiscoveryEvent]]:
+async def reports_of(argument: str) -> list[tuple[float, DiscoveryEvent]]:
     """Return the events of the first hour, with their times."""
     begin = trio.current_time()
     reports: list[tuple[float, DiscoveryEvent]] = []
@@ -28,7 +28,7 @@ async def reports_of(argument: str, advertisement: Advertisement = OWN) -> list[
         reports.append((trio.current_time() - begin, report))
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(open_discovery(config(argument)).run, advertisement, take)
+        await nursery.start(open_discovery(config(argument)).run, OWN, take)
         assert trio.current_time() == begin, "a node starts before it has settled"
         await trio.sleep(3600)
         nursery.cancel_scope.cancel()
@@ -44,24 +44,20 @@ async def test_static_discovery_keeps_the_contract() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("argument", "joined"),
+    [
+        ("tcp://10.0.0.2:7001, tcp://node.example:7002", ["tcp://10.0.0.2:7001", "tcp://node.example:7002"]),
+        ("tcp://10.0.0.2:7001,,tcp://10.0.0.2:7001,", ["tcp://10.0.0.2:7001"]),
+        ("tcp://10.0.0.1:7001,tcp://10.0.0.1:7002", ["tcp://10.0.0.1:7002"]),
+    ],
+    ids=["two", "repeated", "the own one"],
+)
 async def test_endpoints_join_at_once_and_it_settles_after_the_configured_time(
-    autojump_clock: trio.testing.MockClock,
+    argument: str, joined: list[str], autojump_clock: trio.testing.MockClock
 ) -> None:
-    assert await reports_of("tcp://10.0.0.2:7001, tcp://node.example:7002") == [
-        (0, PeerJoined("", PeerEndpoint("tcp://10.0.0.2:7001"))),
-        (0, PeerJoined("", PeerEndpoint("tcp://node.example:7002"))),
-        (0.25, Settled()),
-    ]
-
-
-async def test_repeated_endpoint_joins_once(autojump_clock: trio.testing.MockClock) -> None:
-    reports = await reports_of("tcp://10.0.0.2:7001,,tcp://10.0.0.2:7001,")
-    assert [report for _, report in reports] == [PeerJoined("", PeerEndpoint("tcp://10.0.0.2:7001")), Settled()]
-
-
-async def test_own_endpoint_is_skipped(autojump_clock: trio.testing.MockClock) -> None:
-    reports = await reports_of("tcp://10.0.0.1:7001,tcp://10.0.0.1:7002")
-    assert [report for _, report in reports] == [PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7002")), Settled()]
+    expected = [(0, PeerJoined("", PeerEndpoint(endpoint))) for endpoint in joined]
+    assert await reports_of(argument) == [*expected, (0.25, Settled())]
 
 
 @pytest.mark.parametrize("argument", ["", " , "])
