@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dafka.batches import (
-    HEADER_BYTES,
     Compression,
     compression,
     decode_batch,
@@ -48,15 +47,6 @@ def test_no_reader_takes_more_than_the_limit(reader: str, kind: Compression, mon
     with pytest.raises(BatchTooLargeError, match=f"data of at most {LIMIT} bytes when decompressed"):
         READERS[reader](larger)
     assert unpacked_bytes_max(read_header(larger), larger) <= LIMIT
-
-
-@pytest.mark.parametrize("kind", list(Compression))
-def test_the_limit_is_the_largest_size_that_is_read(kind: Compression) -> None:
-    records = encode_batch(0, [bytes(1000)], timestamps=1)[HEADER_BYTES:]
-    data = encode_batch(0, [bytes(1000)], timestamps=1, compression=kind)
-    assert len(decode_batch(data, bytes_max=len(records))) == 1
-    with pytest.raises(BatchTooLargeError):
-        decode_batch(data, bytes_max=len(records) - 1)
 
 
 @pytest.mark.parametrize("kind", list(Compression))

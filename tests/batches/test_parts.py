@@ -217,19 +217,16 @@ def test_malformed_and_too_large_compacted_batches_are_refused() -> None:
         decode_sparse(header, data + b"\0", 1000)
 
 
-def test_a_broker_s_time_is_that_of_every_record_of_a_compacted_batch() -> None:
-    records = RecordBatch(HERE, FIRST, [b"a", b"b", b"c"], timestamps=[5, 6, 7]).without(b"\0\1\0")
-    (data,) = encode_records(records)
-    flags = bytearray(data)
-    flags[22] |= 0x08
-    header = read_header(bytes(flags))
-    assert list(decode_sparse(header, bytes(flags), 1000).columns.timestamps) == [7, -1, 7]
-
-
 def with_append_time(data: bytes) -> bytes:
     flags = bytearray(data)
     flags[22] |= 0x08
     return bytes(flags)
+
+
+def test_a_broker_s_time_is_that_of_every_record_of_a_compacted_batch() -> None:
+    records = RecordBatch(HERE, FIRST, [b"a", b"b", b"c"], timestamps=[5, 6, 7]).without(b"\0\1\0")
+    data = with_append_time(*encode_records(records))
+    assert list(decode_sparse(read_header(data), data, 1000).columns.timestamps) == [7, -1, 7]
 
 
 @pytest.mark.parametrize("times", [[[5, 6], [7, 7], [9, 8, 8]], [[7], [7, 7]], [[5, 6]]])
@@ -250,12 +247,7 @@ def test_a_broker_s_time_counts_for_its_own_batch_only(are_stored: tuple[bool, .
 def test_old_clients_get_the_records_that_compaction_left(seed: int, magic: int) -> None:
     draw = Random(seed)
     count = draw.randrange(2, 20)
-    records = draw_records(draw, count).without(
-        bytes(
-            1,
-        )
-        + bytes(draw.random() < 0.5 for _ in range(count - 1))
-    )
+    records = draw_records(draw, count).without(b"\0" + bytes(draw.random() < 0.5 for _ in range(count - 1)))
     (data,) = encode_records(records)
     found = decode_message_set(encode_message_set(data, magic), bytes_max=10_000)
     assert list(found.offsets) == [record.sequence for record in records]

@@ -5,18 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dafka.wire import (
-    MESSAGES,
     WELCOME,
-    BrokerMessage,
-    Command,
     Dialect,
-    DirectEarliest,
-    DirectPosition,
-    DirectRecordBatchMessage,
-    DirectTopics,
-    GetPosition,
-    GetTopics,
-    RecordBatchMessage,
     TowerBeacon,
     decode,
     decode_subscription,
@@ -34,25 +24,14 @@ def recorded(kind: str) -> Iterator[list[bytes]]:
                 yield [bytes.fromhex(frame) for frame in event["frames"]]
 
 
-def test_the_recordings_contain_all_nine_commands() -> None:
-    assert {type(decode(frames)[0]) for frames in recorded("message")} == set(MESSAGES) - {
-        DirectEarliest,
-        GetTopics,
-        DirectTopics,
-        GetPosition,
-        DirectPosition,
-        RecordBatchMessage,
-        DirectRecordBatchMessage,
-        BrokerMessage,
-    }
-    assert len(MESSAGES) == len(Command) == 9 + 1 + 2 + 2 + 2 + 1  # errata 26, 27, 34, record batches, brokers
-
-
 def test_recorded_messages_are_read_and_written_back_byte_for_byte() -> None:
+    kinds = set()
     for frames in recorded("message"):
         message, dialect = decode(frames)
+        kinds.add(type(message))
         assert dialect is Dialect.LIBDAFKA
         assert encode(message, dialect) == frames
+    assert len(kinds) == 9, "all commands of RFC 46 were recorded"
 
 
 def test_recorded_beacons_are_read_and_written_back_byte_for_byte() -> None:
