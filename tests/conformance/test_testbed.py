@@ -42,26 +42,16 @@ def test_addresses_are_shown_as_labels_and_unprintable_bytes_as_escapes() -> Non
     assert shown == ["P", "text", '""', "\\x00\\xff", "a" * 48 + "… (50 bytes)"]
 
 
-def test_runs_of_consecutive_records_are_one_event() -> None:
+def test_runs_of_consecutive_records_are_one_event_until_another_one_comes() -> None:
     trace = make_trace()
     places = [trace.add_message("P", "S", record(sequence), [b"M"]) for sequence in (0, 1, 2, 4, 5)]
     places.append(trace.add_message("P", "S", record(6, b"other"), [b"M"]))
     places.append(trace.add_message("P2", "S", record(7, b"other"), [b"M"]))
-    assert places == [0, 0, 0, 1, 1, 2, 3]
-    assert [(event.count, dict(event.fields)["sequence"]) for event in trace.events] == [
-        (3, "0..2"),
-        (2, "4..5"),
-        (1, "6"),
-        (1, "7"),
-    ]
-
-
-def test_other_event_ends_a_run() -> None:
-    trace = make_trace()
-    trace.add_message("P", "S", record(0), [b"M"])
     trace.add_note("something")
-    trace.add_message("P", "S", record(1), [b"M"])
-    assert len(trace.events) == 3
+    places.append(trace.add_message("P2", "S", record(8, b"other"), [b"M"]))
+    assert places == [0, 0, 0, 1, 1, 2, 3, 5]
+    messages = [(event.count, dict(event.fields)["sequence"]) for event in trace.events if event.fields]
+    assert messages == [(3, "0..2"), (2, "4..5"), (1, "6"), (1, "7"), (1, "8")]
 
 
 def test_fault_is_marked_once_with_its_field() -> None:
@@ -299,12 +289,9 @@ def check_silence(producer: bytes) -> CheckLog:
     return log
 
 
-def test_head_of_a_producer_that_has_left_is_no_answer() -> None:
+def test_a_head_that_was_asked_for_is_an_answer_and_that_of_a_producer_that_has_left_is_not() -> None:
     """A store tells the others what it has of a producer that left, when it notices that."""
     assert all(check.holds for check in check_silence(DEPARTED).checks)
-
-
-def test_head_that_was_asked_for_is_an_answer() -> None:
     with pytest.raises(UnmetError, match="GET-HEADS without its last byte was answered with DIRECT-HEAD"):
         check_silence(PRODUCER)
 
@@ -487,29 +474,26 @@ def test_large_sequence_that_the_target_may_have_got_is_not_taken_for_a_reversed
     assert bench.clauses == ["ack.no-gap"]
 
 
-def test_order_of_answers() -> None:
-    cases: list[tuple[tuple[int, ...], list[str]]] = [
+def test_order_of_answers_and_offsets_of_records() -> None:
+    answers: list[tuple[tuple[int, ...], list[str]]] = [
         ((0, 1, 2), []),
         ((0, 1, 2, 0, 1), []),
         ((2, 1, 0), ["direct-record.ascending"]),
         ((0, 2), ["direct-record.ascending"]),
         ((0, 1, 2, 3), ["fetch.count"]),
     ]
-    for sequences, clauses in cases:
+    for sequences, clauses in answers:
         bench = asked_store()
         for sequence in sequences:
             bench.receive("DIRECT-RECORD", C, address=P, sequence=sequence, content=record_content(P, sequence))
         assert bench.clauses == clauses
-
-
-def test_offsets_of_records() -> None:
-    cases: list[tuple[tuple[int, ...], list[tuple[str, str]]]] = [
+    offsets: list[tuple[tuple[int, ...], list[tuple[str, str]]]] = [
         ((0, 1, 2), []),
         ((1,), [("sequence.first", "RECORD has the offset 1, expected 0")]),
         ((0, 2, 3), [("sequence.increment", "RECORD has the offset 2, expected 1")]),
         ((0, 1, 1), [("sequence.increment", "RECORD has the offset 1, expected 2")]),
     ]
-    for sequences, findings in cases:
+    for sequences, findings in offsets:
         assert producer(*sequences).findings == findings
 
 
