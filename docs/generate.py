@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from inspect import getsource
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
@@ -28,6 +29,7 @@ from dafka.cli.options import SettingOption
 from dafka.config import Config, settings
 from dafka.config.loading import variable_name
 from dafka.config.values import format_duration_ms
+from dafka.errors import ConfigError
 from dafka_conformance.catalog import Catalog
 from dafka_conformance.cli import main as conformance_command_line
 from dafka_conformance.model import Clause, Dialect
@@ -140,7 +142,9 @@ def configuration_page() -> str:
     for section in attrs.fields(Config):
         kind = type(getattr(Config(), section.name))
         parts.append(f"## [{section.name}]\n\n{_rest_of_docstring(kind)}\n")
-        parts.append("| setting | variable | option | default | meaning |\n| --- | --- | --- | --- | --- |")
+        parts.append(
+            "| setting | variable | option | takes | default | meaning |\n| --- | --- | --- | --- | --- | --- |"
+        )
         parts[-1] += "".join(_rows(section.name, kind, dict(_attribute_docs(classes[kind.__name__])))) + "\n"
     return "\n".join(parts)
 
@@ -174,7 +178,19 @@ def _rows(section: str, kind: type, documents: dict[str, str]) -> Iterator[str]:
         shown += _readable(name, default)
         flag = f"`{flags[section, name]}`" if (section, name) in flags else ""
         variable = variable_name(section, name)
-        yield f"\n| `{name}` | `{variable}` | {flag} | {shown} | {documents[name]} |"
+        yield f"\n| `{name}` | `{variable}` | {flag} | {_taken(attribute)} | {shown} | {documents[name]} |"
+
+
+def _taken(attribute: attrs.Attribute[Any]) -> str:
+    """Return what a setting takes, as the error about another value describes it."""
+    assert attribute.validator is not None
+    for wrong in (" ", None):
+        try:
+            attribute.validator(None, attribute, wrong)
+        except ConfigError as error:
+            expected, _, _ = str(error).partition("expected ")[2].rpartition(", not ")
+            return expected.partition(", or a duration")[0].partition(", or a size")[0]
+    raise AssertionError(f"{attribute.name} takes everything")
 
 
 def _readable(name: str, default: object) -> str:

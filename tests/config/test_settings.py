@@ -1,8 +1,9 @@
-"""Every setting against a table: its default, what it takes, what it refuses, and which source applies."""
+"""Every setting against its page: its default, what it takes, what it refuses, and which source applies."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,150 +15,21 @@ from dafka.config import Config, ConsumerConfig, NodeConfig
 from dafka.config.configuration import SECTIONS
 from dafka.errors import ConfigError
 
-TABLE = """
-node.wire                            choice         auto|rfc46|libdafka        auto
-node.bind                            endpoint       -                          tcp://127.0.0.1:*
-node.discovery                       text           -                          tower
-node.record_batches                  choice         on|off                     on
-node.linger_ms                       ms             0..                        1000
-node.message_bytes_max               bytes          1024..536870912            67108864
-node.receive_messages_max            count          1..                        10000
-node.peers_max                       count          1..                        10000
-node.connecting_max                  count          1..                        256
-node.connections_max                 count          16..                       10000
-node.subscriptions_max               count          64..                       50000
-node.subscription_bytes_max          bytes          4096..                     524288
-node.partitions_max                  count          1..                        100000
-node.partitions_unproven_max         count          1..                        50000
-node.partitions_per_node_max         count          1..                        1000
-node.tower_timeout_ms                ms             1..                        10000
-node.grace_ms                        ms             0..                        10000
-beacon.interval_ms                   ms             1..                        1000
-beacon.timeout_ms                    ms             1..                        4000
-beacon.tower                         towers         -                          -
-beacon.tower_sub                     endpoints      -                          tcp://127.0.0.1:5556
-beacon.tower_pub                     endpoints      -                          tcp://127.0.0.1:5557
-beacon.advertise                     host           -                          -
-beacon.settle_ms                     ms             0..                        150
-tower.sub                            endpoint       -                          tcp://127.0.0.1:5556
-tower.pub                            endpoint       -                          tcp://127.0.0.1:5557
-tower.nodes_max                      count          1..                        10000
-security.key_file                    text           -                          -
-security.authorized_keys             text           -                          -
-security.tower_keys                  texts          -                          -
-producer.head_interval_ms            ms             1..                        1000
-producer.head_interval_max_ms        ms             1..                        30000
-producer.high_watermark              count          0..                        1000000
-producer.linger_ms                   ms             0..                        0
-producer.compression                 choice         none|gzip|snappy|lz4|zstd  none
-producer.min_stores                  count          0..                        1
-producer.unacknowledged_records_max  count          1..                        1000000
-producer.unacknowledged_bytes_max    bytes          1..                        33554432
-producer.close_timeout_ms            ms             0..                        30000
-producer.silence_ms                  ms             1..                        5000
-producer.new_partition_after_ms      ms             0..                        5000
-producer.spool                       text           -                          -
-consumer.offset_reset                choice         latest|earliest            latest
-consumer.high_watermark              count          0..                        1000000
-consumer.buffer_bytes_max            bytes          1..                        67108864
-consumer.silence_ms                  ms             1..                        5000
-consumer.name                        text           -                          -
-consumer.positions                   text           -                          -
-consumer.group                       text           -                          -
-consumer.group_lease_ms              ms             100..                      10000
-consumer.group_handover_ms           ms             0..                        5000
-consumer.group_stores                count          0..                        0
-store.storage                        text           -                          sqlite:dafka.db
-store.high_watermark                 count          0..                        1000000
-store.pending_bytes_max              bytes          1..                        67108864
-store.retention_ms                   ms             0..                        0
-store.retention_bytes                bytes          0..                        0
-store.retention_records              count          0..                        0
-store.retention_interval_ms          ms             1..                        60000
-store.compact_topics                 texts          -                          -
-store.compaction_interval_ms         ms             1..                        15000
-store.compaction_rate_bytes          bytes          0..                        16777216
-store.compaction_dirty_percent       count          0..                        50
-store.compaction_keys_max            count          1..                        500000
-store.tombstone_ms                   ms             0..                        86400000
-store.forget_empty_after_ms          ms             0..                        2592000000
-store.retry_ms                       ms             1..                        1000
-store.slow_commit_ms                 ms             1..                        2000
-cold.storage                         text           -                          -
-cold.local_retention_ms              ms             0..                        86400000
-cold.local_retention_bytes           bytes          0..                        0
-cold.segment_bytes                   bytes          1..                        67108864
-cold.segment_ms                      ms             0..                        86400000
-cold.interval_ms                     ms             1..                        60000
-cold.second_bytes_max                bytes          0..                        0
-cold.cache_bytes_max                 bytes          0..                        67108864
-cold.timeout_ms                      ms             1..                        30000
-broker.number                        count          -1..1023                   -1
-broker.initial_brokers               count          1..                        1
-broker.cluster                       cluster_id     -                          -
-broker.rack                          text           -                          -
-broker.replicas                      count          1..                        3
-broker.heartbeat_ms                  ms             1..                        250
-broker.leader_timeout_ms             ms             1..                        1000
-broker.preferred_leader_after_ms     ms             0..                        30000
-broker.replace_replicas_after_ms     ms             0..                        60000
-broker.delete_delay_ms               ms             0..                        60000
-broker.copy_rate_bytes               bytes          0..                        67108864
-broker.full_bytes                    bytes          0..                        0
-broker.reserve_bytes                 bytes          0..                        268435456
-broker.memory                        bytes          0..                        0
-broker.secret_file                   text           -                          -
-broker.tls_ca                        text           -                          -
-kafka.listen                         listen_address -                          -
-kafka.advertised_listener            advertised     -                          -
-kafka.auto_create_topics             choice         on|off                     on
-kafka.log_count                      count          1..                        1
-kafka.batch_bytes_max                bytes          1..67109888                16777216
-kafka.message_bytes_max              bytes          1..67109888                1048588
-kafka.request_bytes_max              bytes          1..                        104857600
-kafka.receiving_bytes_max            bytes          1..                        268435456
-kafka.receive_ms                     ms             1..                        30000
-kafka.answers_bytes_max              bytes          1..                        268435456
-kafka.send_ms                        ms             1..                        30000
-kafka.connections_max                count          1..                        10000
-kafka.connections_per_address_max    count          0..                        0
-kafka.idle_ms                        ms             1..                        600000
-kafka.rebalance_delay_ms             ms             0..                        0
-kafka.session_timeout_min_ms         ms             1..                        6000
-http.listen                          listen_address -                          -
-http.advertised_url                  text           -                          -
-http.connections_max                 count          1..                        10000
-http.connections_per_address_max     count          0..                        0
-http.origins                         texts          -                          -
-http.body_bytes_max                  bytes          1..                        16777216
-http.message_bytes_max               bytes          1024..                     4194304
-http.subscriptions_max               count          1..                        1000
-http.receiving_bytes_max             bytes          1..                        134217728
-http.receive_ms                      ms             1..                        30000
-http.answers_bytes_max               bytes          1..                        268435456
-http.send_ms                         ms             1..                        30000
-http.idle_ms                         ms             1..                        120000
-clients.users                        text           -                          -
-clients.tls_certificate              text           -                          -
-clients.tls_key                      text           -                          -
-clients.tls_client_ca                text           -                          -
-clients.allow_unauthenticated        choice         on|off                     off
-clients.login_ms                     ms             1..                        10000
-fetch.page_records_first             count          1..                        1000
-fetch.page_records_max               count          1..                        40000
-fetch.page_bytes_max                 bytes          1..                        4194304
-fetch.partitions_max                 count          1..                        16
-fetch.retry_ms                       ms             1..                        500
-fetch.retry_max_ms                   ms             1..                        5000
-fetch.ahead_bytes_max                bytes          0..                        67108864
-fetch.reply_records_max              count          1..                        1000000
-fetch.replies_max                    count          1..                        10000
-log.level                            choice         debug|info|warning|error   warning
-log.format                           choice         text|json                  text
-metrics.listen                       listen_address -                          -
-metrics.topics_max                   count          0..                        100
-"""
-"""The setting, its kind, its limits or choices, and its default; `-` for none."""
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+LINE = re.compile(r"^\| `(\w+)` \| `\w+` \| [^|]* \| ([^|]*) \| (?:`([^`]*)`|empty)[^|]* \|", re.MULTILINE)
+KINDS = {
+    "text": "text",
+    "text, or a list of texts": "texts",
+    "an endpoint such as tcp://127.0.0.1:5556": "endpoint",
+    "endpoints such as tcp://127.0.0.1:5556": "endpoints",
+    "a host name or address, such as 10.0.0.7 or [fe80::1]": "host",
+    "a port, or an address and a port, such as 9464 or 10.0.0.7:9464": "listen_address",
+    "the id of a cluster, 32 hexadecimal digits in upper case": "cluster_id",
+}
+"""By what a setting takes, its kind. Other settings take numbers in limits, or one of several words."""
+
+STRICTER = {"tower": "towers", "advertised_listener": "advertised"}
+"""The settings that take only some of these values."""
 
 
 @attrs.frozen
@@ -169,19 +41,15 @@ class Row:
     default: Any
 
     @classmethod
-    def parse(cls, line: str) -> Row:
-        path, kind, limits, default = line.split()
-        section, _, name = path.partition(".")
-        text = "" if default == "-" else default
-        if kind in NUMBERS:
-            return cls(section, name, kind, limits, int(text))
-        return cls(
-            section,
-            name,
-            kind,
-            limits,
-            tuple(text.split(",")) if kind in LISTS and text else () if kind in LISTS else text,
-        )
+    def parse(cls, section: str, name: str, takes: str, default: str) -> Row:
+        kind, limits = STRICTER.get(name, KINDS.get(takes, "choice")), takes.replace(" or ", "|")
+        if numbers := re.fullmatch(
+            r"a (whole number|number of \w+) (?:of at least|from) (-?\d+)(?: to (\d+))?(?: up)?", takes
+        ):
+            kind = {"whole number": "count", "number of milliseconds": "ms", "number of bytes": "bytes"}[numbers[1]]
+            return cls(section, name, kind, f"{numbers[2]}..{numbers[3] or ''}", int(default))
+        listed = tuple(default.split(", ")) if default else ()
+        return cls(section, name, kind, limits, listed if kind in LISTS else default)
 
     @property
     def variable(self) -> str:
@@ -246,7 +114,13 @@ TAKEN: dict[str, list[tuple[Any, Any]]] = {
     "host": [("h", "h"), ("h" * 255, "h" * 255), ("[fe80::1]", "[fe80::1]"), ("", "")],
     "towers": [("h:1", ("h:1",)), ("h, [::1]:7", ("h", "[::1]:7")), (["h:1:3"], ("h:1:3",))],
 }
-ROWS = [Row.parse(line) for line in TABLE.strip().splitlines()]
+ROWS = [
+    Row.parse(section, *row)
+    for section, text in re.findall(
+        r"^## \[(\w+)\]\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    for row in LINE.findall(text)
+]
 each_section = pytest.mark.parametrize("section", SECTIONS)
 
 
@@ -254,7 +128,7 @@ def rows_of(section: str) -> list[Row]:
     return [row for row in ROWS if row.section == section]
 
 
-def test_the_table_has_every_setting_in_its_order() -> None:
+def test_the_page_has_every_setting_in_its_order() -> None:
     settings = [(section, name) for section, kind in SECTIONS.items() for name in attrs.fields_dict(kind)]
     assert [(row.section, row.name) for row in ROWS] == settings
     assert {name: type(getattr(Config(), name)) for name in attrs.fields_dict(Config)} == SECTIONS
