@@ -1,4 +1,4 @@
-"""Type checkers accept a program that uses the public names, and know all of its types."""
+"""Pyright accepts the programs that the pages show."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("public_api.py")
-ROOT = PROGRAM.parents[2]
+from tests.test_page_examples import PAGES, programs
+
+MAY_BE_NULL = "# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false\n"
+"""The programs know that their records have values."""
 
 
-def check(*command: str) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_pyright_accepts_a_program_that_uses_the_library() -> None:
+def test_programs_that_use_the_library_have_the_right_types(tmp_path: Path) -> None:
     pytest.importorskip("pyright")
-    check(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(PROGRAM))
+    for page in PAGES:
+        for number, program in enumerate(programs(page)):
+            (tmp_path / f"{Path(page).stem.replace('-', '_')}_{number}.py").write_text(MAY_BE_NULL + program)
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
