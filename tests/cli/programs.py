@@ -1,4 +1,4 @@
-"""Takes the program of a command, which the test then runs in its own process."""
+"""Takes the program of a command, which the test then runs in its own process, and what it shows meanwhile."""
 
 from __future__ import annotations
 
@@ -50,3 +50,31 @@ def take_program(module: str, *arguments: str) -> Taken:
 def tower_options(config: Config) -> list[str]:
     """Return the options that name the tower of a configuration."""
     return ["--tower-sub", *config.beacon.tower_sub, "--tower-pub", *config.beacon.tower_pub]
+
+
+class NotingBar:
+    """A progress bar that notes what it shows, from its start to its end."""
+
+    def __init__(self) -> None:
+        self.totals: list[int | None] = []
+        self.shown: list[tuple[int, str]] = []
+
+    def __enter__(self) -> NotingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        assert self.shown == []
+
+    def stop(self) -> None:
+        self.shown.append((-1, "closed"))
+
+    def add_task(self, _text: str, *, total: int | None) -> int:
+        self.totals.append(total)
+        return 7
+
+    def update(self, task: int, *, completed: int, description: str, refresh: bool, total: int | None = None) -> None:
+        assert (task, refresh) == (7, True)
+        self.shown.append((completed, description))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +15,11 @@ from typing import Any, cast
 import attrs
 import pytest
 import trio
-from click.testing import CliRunner
 
-from dafka.cli import daemons, main, runner
+from dafka.cli import daemons, runner
 from dafka.cli.daemons import serve_store_with_restarts
 from dafka.config import Config
-from dafka.errors import AddressInUseError, DiscoveryError, StorageError
+from dafka.errors import DiscoveryError, StorageError
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
 from dafka.roles import EventFeed, Store, Tower
 from dafka.testing import open_cluster
@@ -64,30 +62,6 @@ def test_up_uses_its_own_tower_and_those_that_are_configured(
     config = Config() if subs is None else Config().with_beacon(tower_sub=subs, tower_pub=pubs)
     beacon = daemons._use_tower(config, OWN).beacon
     assert (beacon.tower_sub, beacon.tower_pub) == (expected_subs, expected_pubs)
-
-
-@pytest.mark.parametrize(
-    ("options", "role"), [((), "store"), (("--kafka", "0"), "broker"), (("--http", "0"), "broker")]
-)
-def test_up_runs_a_broker_if_it_serves_clients(
-    options: tuple[str, ...], role: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[str] = []
-
-    async def start_tower(*_: object) -> Tower:
-        await trio.lowlevel.checkpoint()
-        return OWN
-
-    async def run_role(name: str, *_: object) -> None:
-        await trio.lowlevel.checkpoint()
-        ran.append(name)
-
-    monkeypatch.setattr(daemons, "_start_tower", start_tower)
-    monkeypatch.setattr(daemons, "_serve", lambda _config, start, *_: trio.run(start, None, None))
-    for each in ("store", "broker"):
-        monkeypatch.setattr(daemons, f"_run_{each}", partial(run_role, each))
-    assert CliRunner().invoke(main, ["up", "--log-level", "error", *options]).exit_code == 0
-    assert ran == [role]
 
 
 @pytest.mark.parametrize("others", [1, 2])
@@ -159,17 +133,17 @@ def ask(port: int, path: str) -> tuple[int, str]:
         (["tower", *ANYWHERE], [TOWER_LINE], [OF_TOWER]),
         (["store", "--storage", "memory:"], [STORE_LINE], [OF_STORE]),
         (["up", *ANYWHERE, "--storage", "memory:"], [TOWER_LINE, STORE_LINE], [OF_TOWER, OF_STORE]),
-        (["broker", "--kafka", "0", "--storage", "memory:"], BROKER_LINES, [OF_STORE, OF_BROKER, OF_KAFKA]),
+        (["broker", "--kafka", "0", "--http", "0", "--storage", "memory:"], [*BROKER_LINES, WEB_LINE], METRICS[1:]),
         (
-            ["up", *ANYWHERE, "--kafka", "0", "--http", "0", "--storage", "memory:"],
-            [TOWER_LINE, *BROKER_LINES, WEB_LINE],
-            METRICS,
+            ["up", *ANYWHERE, "--http", "0", "--storage", "memory:"],
+            [TOWER_LINE, BROKER_LINES[0], WEB_LINE],
+            {*METRICS} - {OF_KAFKA},
         ),
     ],
     ids=["tower", "store", "up", "broker", "up as a broker"],
 )
 async def test_a_daemon_says_where_it_serves_and_is_healthy_with_all_its_nodes(
-    command: list[str], lines: list[str], metrics: Sequence[str], capsys: pytest.CaptureFixture[str]
+    command: list[str], lines: list[str], metrics: Iterable[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where the metrics are comes last: what waits for it can use the others."""
     printed = ""
@@ -195,15 +169,6 @@ async def test_a_daemon_says_where_it_serves_and_is_healthy_with_all_its_nodes(
             _, page = await trio.to_thread.run_sync(ask, port, "/metrics")
         assert {each for each in METRICS if f"\n{each}_" in page} == set(metrics)
         nursery.cancel_scope.cancel()
-
-
-async def test_a_tower_whose_port_is_taken_names_the_options() -> None:
-    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        taken = Config().with_tower(sub=cluster.tower.sub_endpoint, pub=FREE)
-        supervisor = runner.Supervisor(taken, "tower")
-        with pytest.raises(AddressInUseError, match="another tower may be running; choose other ports with --sub and"):
-            await daemons._start_tower(taken, nursery, supervisor)
-        assert supervisor.monitor.nodes == []
 
 
 def test_what_a_broker_makes_at_its_start_is_never_searched_for_garbage() -> None:

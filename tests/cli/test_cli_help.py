@@ -51,19 +51,6 @@ def test_commands_are_listed_in_the_order_of_their_use_with_their_first_sentence
         assert f" {sentence}" in words
 
 
-def test_help_shows_the_defaults_of_the_configuration() -> None:
-    for command, default in [
-        ("tower", "tcp://127.0.0.1:5556"),
-        ("tower", "tcp://127.0.0.1:5557"),
-        ("store", "sqlite:dafka.db"),
-        ("consume", "tcp://127.0.0.1:5556"),
-        ("consume", "tcp://127.0.0.1:5557"),
-        ("consume", "auto"),
-        ("produce", "standard input"),
-    ]:
-        assert f"[default: {default}]" in show_help(command, width=200)
-
-
 def test_help_does_not_load_heavy_modules() -> None:
     heavy = ("rich", "structlog", "prometheus_client", "jinja2", "pyspark")
     program = f"import sys, dafka.cli; print([name for name in {heavy} if name in sys.modules])"

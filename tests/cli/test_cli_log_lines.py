@@ -35,6 +35,7 @@ from dafka.protocol.observer.cluster_survey import HolderView, NodeState, TopicV
 from dafka.records import Partition
 from dafka.roles.logging_events import Interrupted
 from dafka.text import counted
+from tests.cli.programs import NotingBar
 
 SILENT = TowersSilent(5.0, ("tcp://10.0.0.1:5557",))
 EXPOSED = LoopbackOnly("tcp://127.0.0.1:1", "tcp://10.0.0.1:5557")
@@ -202,25 +203,8 @@ def test_log_lines_and_progress_share_the_terminal(monkeypatch: pytest.MonkeyPat
     assert not bar.live.auto_refresh, "a thread would draw it over the lines"
 
 
-class Bar:
-    def __init__(self) -> None:
-        self.shown: list[tuple[int, str]] = []
-
-    def add_task(self, text: str, *, total: int | None) -> int:
-        return 0
-
-    def start(self) -> None:
-        self.shown.append((0, "start"))
-
-    def stop(self) -> None:
-        self.shown.append((0, "stop"))
-
-    def update(self, task: int, *, completed: int, total: int | None, description: str, refresh: bool) -> None:
-        self.shown.append((completed, description))
-
-
 def test_the_bar_is_refreshed_ten_times_a_second_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    bar, now = Bar(), 100.0
+    bar, now = NotingBar(), 100.0
     monkeypatch.setattr(common, "error_is_terminal", lambda: True)
     monkeypatch.setattr(common, "make_progress_bar", lambda: bar)
     monkeypatch.setattr(common.time, "perf_counter", lambda: now)  # type: ignore[attr-defined]
@@ -231,10 +215,10 @@ def test_the_bar_is_refreshed_ten_times_a_second_and_at_the_end(monkeypatch: pyt
             now += seconds
             meter(done, 4000)
             assert meter.done == done
-    assert [done for done, _ in bar.shown] == [0, 100, 1000, 3000, 4000, 0]
-    assert bar.shown[1:3] == [(100, "100 records, 1,000/s"), (1000, "1,000 records, 4,000/s")]
+    assert [done for done, _ in bar.shown] == [100, 1000, 3000, 4000, -1]
+    assert bar.shown[:2] == [(100, "100 records, 1,000/s"), (1000, "1,000 records, 4,000/s")]
     meter(5000, None)
-    assert (meter.done, bar.shown[-1]) == (5000, (0, "stop"))
+    assert (meter.done, bar.shown[-1]) == (5000, (-1, "closed"))
 
 
 # Text that peers choose is escaped wherever the command prints it: it neither ends a line nor moves the cursor

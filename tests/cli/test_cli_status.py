@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import time
 from contextlib import AsyncExitStack, nullcontext
@@ -70,13 +69,6 @@ def shape_of_json(value: Any) -> Any:
     if isinstance(value, list):
         return [shape_of_json(each) for each in value[:1]]
     return type(value).__name__
-
-
-def last_json(running: Running) -> dict[str, Any] | None:
-    lines = running.output.decode().splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith("\n")]
-    found: dict[str, Any] | None = json.loads(whole[-1]) if whole else None
-    return found
 
 
 def feed(producer: Running, count: int) -> None:
@@ -150,24 +142,6 @@ def test_of_many_topics_the_first_are_shown_unless_all_are_wanted(capsys: pytest
     assert "--all" not in "".join(lines)
     print_survey(attrs.evolve(survey, topics=survey.topics[:20]), [], Shown())
     assert "--all" not in capsys.readouterr().out
-
-
-def survey_with_problems() -> ClusterSurvey:
-    store = NodeView("S", "tcp://10.0.0.1:7000", ("store",), NodeState.UP, 0.0, 0.0, (), has_answered=True)
-    gone = NodeView("G", "tcp://10.0.0.2:7000", ("producer",), NodeState.SILENT, 0.0, 3.0, ())
-    behind = PartitionView(Partition("behind", "P"), True, 10, (HolderView("S", 7, 3),))
-    unknown = PartitionView(Partition("unknown", "P"), True, 10, (HolderView("S", None, None),))
-    topics = (TopicView("a", 0, True), TopicView("behind", 1, False), TopicView("unknown", 1, False))
-    return ClusterSurvey(5.0, (), (gone, store), topics, (behind, unknown), ())
-
-
-def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    survey = survey_with_problems()
-    print_survey(survey, list(survey.faults(0)), Shown())
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [row[0] for row in rows if row and row[0] in ("a", "behind", "unknown")] == ["unknown", "behind", "a"]
-    assert [row[:2] for row in rows if row and row[0] in ("store", "producer")] == [["producer", "G"], ["store", "S"]]
-    assert ["fault:", "it", "is", "not", "known", "how", "far", "store", "S", "is", "behind", "unknown/P"] in rows
 
 
 @pytest.mark.parametrize("has_partitions", [True, False])
@@ -322,7 +296,7 @@ def test_brokers_that_lead_under_replicated_logs_are_shown(capsys: pytest.Captur
     brokers = [broker_view(1, 0, is_draining=True), broker_view(2, 1), broker_view(3, 9, is_alive=False)]
     faults = list(broker_faults(brokers))
     assert faults == ["broker 2 leads 1 log of which fewer brokers have all records than should", "broker 3 is dead"]
-    survey = survey_with_problems()
+    survey = survey_of_all_kinds()
     print_survey(survey, faults, Shown(), brokers)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     start = rows.index(["broker", "node", "state", "under-replicated", "logs"])
@@ -350,34 +324,6 @@ def test_a_terminal_shows_problems_in_colour(
         assert terminal.wait() == 1
         assert f"fault: no message from the tower at {nowhere}".encode() in terminal.seen
         assert (b"\x1b[31m" in terminal.seen) is is_coloured
-
-
-def test_stopped_store_is_a_fault_until_it_continues(dafka: Dafka) -> None:
-    dafka.start_tower()
-    store = dafka.start_node("store", "--storage", "memory:")
-    store.wait_output(1)
-    assert dafka.node("produce", "orders", stdin=b"0\n1\n").status == 0
-    watch = dafka.start_node(
-        "status",
-        *("orders", "--watch", "100ms", "--max-lag", "0", "--json"),
-        environment={"DAFKA_BEACON_TIMEOUT_MS": "2000"},
-    )
-
-    def faults() -> str:
-        found = last_json(watch)
-        return "nothing seen" if found is None else " ".join(found["faults"])
-
-    wait_for(lambda: not faults() or None, lambda: watch.errors + faults())
-    os.kill(store.process.pid, signal.SIGSTOP)
-    try:
-        wait_for(lambda: "has not answered" in faults() or None, faults)
-    finally:
-        os.kill(store.process.pid, signal.SIGCONT)
-    wait_for(lambda: not faults() or None, faults)
-    store.end(signal.SIGKILL)
-    wait_for(lambda: "went silent" in faults() or None, faults)
-    ended = watch.end()
-    assert (ended.status, ended.errors) == (1, "")
 
 
 # `dafka cluster`, and the commands of `dafka topic` and `dafka group` with several brokers

@@ -451,19 +451,6 @@ def test_delete_needs_a_storage_that_can_delete(shelf: Shelf, tmp_path: Path) ->
     Story(shelf, tmp_path).play("! delete shelf:a orders --yes\nshelf:a: this storage cannot delete partitions")
 
 
-def test_an_interrupted_command_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
-    async def program(meter: common.Meter) -> int:
-        meter(7000, 10_000)
-        os.kill(os.getpid(), signal.SIGTERM)
-        await trio.sleep_forever()
-        return 99
-
-    with pytest.raises(SystemExit) as caught:
-        common.run_metered(program, "copied")
-    assert caught.value.code == 128 + signal.SIGTERM
-    assert capsys.readouterr().err == "interrupted: 7,000 records copied\n"
-
-
 def test_damage_that_one_of_several_tasks_meets_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     async def fail() -> None:
         raise StorageCorruptError("orders/A, sequence 5: the CRC is wrong", 6)

@@ -1,4 +1,4 @@
-"""Every command and option against a table: its help, the values that it takes, and those that it refuses."""
+"""Every command and option: its help, the values that it takes, and those that it refuses. `test_docs` has the list."""
 
 from __future__ import annotations
 
@@ -13,106 +13,13 @@ import attrs
 import click
 import pytest
 from click.testing import CliRunner, Result
+from click.types import FuncParamType
 
 from dafka.cli import COMMANDS, main, options
 from dafka.cli.options import config_options, log_options, node_options, tower_options, up_options
 from dafka.config import Config
 from dafka.config.configuration import SECTIONS, load_config
 from tests.config.test_settings import ROWS, Row
-
-TOWERS = "tower=beacon.tower tower-sub=beacon.tower_sub tower-pub=beacon.tower_pub"
-KEYS = "key-file=security.key_file authorized-keys=security.authorized_keys metrics-listen=metrics.listen"
-LOGS = "log-level=log.level log-format=log.format"
-COMMON = f"{KEYS} {LOGS} config=text verbose=counted"
-NODE = (
-    f"{TOWERS} bind=node.bind advertise=beacon.advertise wire=node.wire grace-ms=node.grace_ms "
-    f"tower-keys=security.tower_keys {COMMON}"
-)
-STORE = (
-    "storage=store.storage retention-ms=store.retention_ms retention-bytes=store.retention_bytes "
-    "retention-records=store.retention_records forget-empty-after-ms=store.forget_empty_after_ms cold=cold.storage "
-    "local-retention-ms=cold.local_retention_ms local-retention-bytes=cold.local_retention_bytes"
-)
-BROKER = (
-    "kafka=kafka.listen http=http.listen advertised-listener=kafka.advertised_listener log-count=kafka.log_count "
-    "number=broker.number initial-brokers=broker.initial_brokers cluster=broker.cluster rack=broker.rack "
-    "secret-file=broker.secret_file users=clients.users "
-    "tls-certificate=clients.tls_certificate tls-key=clients.tls_key tls-client-ca=clients.tls_client_ca "
-    "allow-unauthenticated=clients.allow_unauthenticated"
-)
-KAFKA = (
-    "kafka=text tls=flag tls-ca=text tls-certificate=text tls-key=text user=text password-file=text "
-    "mechanism=SCRAM-SHA-256|SCRAM-SHA-512|PLAIN"
-)
-HTTP = "http=text tls-ca=text user=text password-file=text"
-GRANTS = "read=text write=text admin=text group=text transaction=text everything=flag password-file=text"
-USERS = "users=clients.users config=text verbose=counted"
-TABLE = {
-    "up": f"sub=tower.sub pub=tower.pub {STORE} {BROKER} {NODE}",
-    "tower": f"sub=tower.sub pub=tower.pub {COMMON}",
-    "store": f"{STORE} {NODE}",
-    "broker": f"{STORE} {BROKER} {NODE}",
-    "produce TOPIC": "file=text key-separator=separator header=header timestamp=timestamp null-as=text "
-    "min-stores=producer.min_stores spool=producer.spool compression=producer.compression "
-    f"close-timeout-ms=producer.close_timeout_ms {NODE}",
-    "consume TOPIC": "from-beginning=flag tail=0.. offset=0.. since=time partition=text exit-at-end=flag count=1.. "
-    "idle-exit=duration output=value|full|json format=text null-as=text group=consumer.group "
-    f"offset-reset=consumer.offset_reset {NODE}",
-    "status": f"json=flag watch=duration timeout=duration max-lag=0.. partitions=flag all=flag {NODE}",
-    "topics --storage=x": "storage=text json=flag",
-    "topic create NAME": f"logs=1.. replicas=1.. availability=majority|branch set=assignment {KAFKA}",
-    "topic list": f"json=flag {KAFKA}",
-    "topic describe NAME": f"json=flag {KAFKA}",
-    "topic alter NAME": f"logs=1.. set=assignment unset=text {KAFKA}",
-    "topic epochs NAME": f"json=flag {HTTP}",
-    "topic move NAME --log=0 --replicas=1": f"log=0.. replicas=numbers {HTTP}",
-    "topic recover NAME --log=0 --from=1": f"log=0.. from=0.. dry-run=flag yes=flag {HTTP}",
-    "topic moves": f"json=flag {HTTP}",
-    "topic elect": KAFKA,
-    "topic delete NAME": f"yes=flag {KAFKA}",
-    "cluster brokers": f"json=flag {HTTP}",
-    "cluster status": f"json=flag {HTTP}",
-    "cluster log": f"limit=1.. before=0.. json=flag {HTTP}",
-    "cluster drain 1": f"wait=flag timeout=duration dry-run=flag {HTTP}",
-    "cluster undrain 1": HTTP,
-    "cluster forget 1": f"accept-loss=flag dry-run=flag yes=flag {HTTP}",
-    "cluster upgrade": f"to=1.. dry-run=flag yes=flag {HTTP}",
-    "cluster snapshot FILE": f"overwrite=flag {HTTP}",
-    "cluster restore FILE": f"yes=flag {HTTP}",
-    "cluster verify": f"json=flag {HTTP}",
-    "cluster recover URL": "dry-run=flag yes=flag",
-    "group list": f"json=flag {KAFKA} {NODE}",
-    "group describe NAME": f"json=flag {KAFKA} {NODE}",
-    "group reset NAME --to=latest": f"to=target topic=text dry-run=flag json=flag {KAFKA} {NODE}",
-    "group delete NAME": f"yes=flag {KAFKA}",
-    "storage info URL": "topic=text json=flag",
-    "storage verify URL": "json=flag",
-    "storage copy URL URL": "topic=text json=flag",
-    "storage export URL": "topic=text output=text json=flag",
-    "storage import URL": "json=flag",
-    "storage trim URL": "age=duration bytes=size records=0.. topic=text dry-run=flag yes=flag json=flag",
-    "storage delete URL": "orphans=flag dry-run=flag yes=flag json=flag",
-    "storage move URL": "json=flag",
-    "storage objects URL": "topic=text json=flag",
-    "storage adopt URL": "as=text",
-    "keys new FILE": "name=text",
-    "keys show FILE": "",
-    "keys authorize KEY": "name=text authorized-keys=security.authorized_keys config=text verbose=counted",
-    "user add NAME": f"{GRANTS} {USERS}",
-    "user change NAME": f"{GRANTS} password=flag {USERS}",
-    "user remove NAME": USERS,
-    "user token NAME": f"expires-after=duration {USERS}",
-    "user revoke-token NAME ID": USERS,
-    "user list": f"json=flag {USERS}",
-    "health 9464": "live=flag timeout=duration",
-    "completion zsh": "",
-    "spark": "master=text conf=text views=text",
-    "demo": f"file=text wire=rfc46|libdafka {LOGS}",
-    "bench": "system=dafka|raw|c|nats|redis storage=sqlite|filelog|memory wire=rfc46|libdafka accelerator=on|off "
-    "c-tools=text base=text records=1.. rounds=1.. producers=1.. stores=1.. per-process=1.. timeout=duration "
-    "rest=duration idle=duration observe=duration folder=text json=text plot=text",
-}
-"""Each command with the least arguments that it needs, and each of its options with the kind of its values."""
 
 NO_CHECK = {"text", "counted"}
 """Kinds whose every text the parser takes; what is wrong with one is told when it is used."""
@@ -146,41 +53,74 @@ REFUSED = {
 }
 
 
+PARSED = {
+    "--key-separator": "separator",
+    "--header": "header",
+    "--timestamp": "timestamp",
+    "--since": "time",
+    "--bytes": "size",
+    "--set": "assignment",
+    "--replicas": "numbers",
+    "--to": "target",
+}
+"""The kinds of the options whose values are parsed by functions; those of the others are durations."""
+
+
+def kind_of(option: click.Parameter) -> str:
+    """Return the kind of the values of an option or argument: the setting that it changes, or what it takes."""
+    kind = option.type
+    if isinstance(option, options.SettingOption):
+        return f"{option.section}.{option.setting}"
+    if isinstance(option, click.Option) and (option.is_flag or option.count):
+        return "flag" if option.is_flag else "counted"
+    if isinstance(kind, click.Choice):
+        return "|".join(kind.choices)
+    if isinstance(kind, click.IntRange):
+        return f"{kind.min}.."
+    return PARSED.get(option.opts[-1], "duration") if isinstance(kind, FuncParamType) else "text"
+
+
 @attrs.frozen
 class Line:
+    """A command with the least arguments that it needs, and each of its options with the kind of its values."""
+
     command: tuple[str, ...]
-    needed: tuple[str, ...]
-    kinds: dict[str, str]
+    found: click.Command
 
-    @classmethod
-    def parse(cls, given: str, options: str) -> Line:
-        words = given.split()
-        end = next((place for place, word in enumerate(words) if not word.islower() or word[0] == "-"), len(words))
-        end = min(end, 2 if words[0] in {"topic", "cluster", "group", "storage", "keys", "user"} else 1)
-        kinds = dict(each.split("=") for each in options.split())
-        return cls(tuple(words[:end]), tuple(words[end:]), {f"--{name}": kind for name, kind in kinds.items()})
+    @property
+    def needed(self) -> list[str]:
+        needed = []
+        for each in self.found.params:
+            kind = kind_of(each)
+            sample = "latest" if kind == "target" else kind.partition("|")[0] if "|" in kind else "1"
+            if each.required:
+                needed.append(f"{each.opts[-1]}={sample}" if isinstance(each, click.Option) else sample)
+        return needed
 
-    def resolve(self) -> tuple[click.Command, click.Context]:
-        context = click.Context(main, info_name="dafka")
-        found: click.Command = main
-        for word in self.command:
-            assert isinstance(found, click.Group)
-            command = found.get_command(context, word)
-            assert command is not None
-            found = command
-            context = click.Context(found, info_name=word, parent=context)
-        assert context.parent is not None
-        return found, context.parent
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {each.opts[-1]: kind_of(each) for each in self.found.params if isinstance(each, click.Option)}
 
     def parse_values(self, *arguments: str) -> click.Context:
-        command, parent = self.resolve()
-        return command.make_context(self.command[-1], [*self.needed, *arguments], parent=parent)
+        parent = click.Context(main, info_name="dafka")
+        return self.found.make_context(self.command[-1], [*self.needed, *arguments], parent=parent)
 
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(main, [*self.command, *arguments])
 
 
-LINES = [Line.parse(*each) for each in TABLE.items()]
+def lines() -> Iterator[Line]:
+    """Yield all commands, and the commands of groups. Their page has each with its options."""
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        members = command.commands.items() if isinstance(command, click.Group) else None
+        yield from (Line((name, member), found) for member, found in members or ())
+        if members is None:
+            yield Line((name,), command)
+
+
+LINES = list(lines())
 each_command = pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line.command))
 
 
@@ -213,28 +153,8 @@ def sentence_of(result: Result) -> str:
     return sentences[0]
 
 
-def leaves() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield all commands, and the commands of groups."""
-    for name in COMMANDS:
-        command = main.get_command(click.Context(main), name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from (((name, member), found) for member, found in command.commands.items())
-        else:
-            yield (name,), command
-
-
-def test_the_table_has_every_command_and_option_and_the_help_has_each_in_order() -> None:
-    found = {
-        name: {option.opts[-1] for option in command.params if option.opts[-1][0] == "-"} for name, command in leaves()
-    }
-    assert {line.command: line.kinds.keys() for line in LINES} == found
-    assert list(found) == sorted((line.command for line in LINES), key=lambda each: list(COMMANDS).index(each[0]))
-
-
 @each_command
 def test_help_is_a_success_that_names_and_describes_every_option(line: Line) -> None:
-    command, _ = line.resolve()
     for option in ("-h", "--help"):
         result = line.run(option)
         assert (result.exit_code, result.stderr) == (0, "")
@@ -243,20 +163,19 @@ def test_help_is_a_success_that_names_and_describes_every_option(line: Line) -> 
     for flag in (*line.kinds, "--help"):
         described = re.search(rf"(?<![\w-]){flag}(?![\w-])", result.stdout)
         assert described is not None, flag
-    for each in command.params:
+    for each in line.found.params:
         if isinstance(each, click.Option):
             assert each.help, each.opts
             assert " ".join(each.help.split()[:3]) in words
-    assert command.help is not None
-    assert " ".join(command.help.split()[:4]) in words
-    assert command.get_short_help_str(200).rstrip(".") == command.help.split(".")[0].replace("\n", " ").strip()
+    assert line.found.help is not None
+    assert " ".join(line.found.help.split()[:4]) in words
+    assert line.found.get_short_help_str(200).rstrip(".") == line.found.help.split(".")[0].replace("\n", " ").strip()
 
 
 @each_command
 def test_the_help_shows_the_default_that_applies(line: Line) -> None:
     """Words stand for a default that says too little, such as 0, and for towers if the command has one of its own."""
-    command, _ = line.resolve()
-    for each in command.params:
+    for each in line.found.params:
         if not isinstance(each, options.SettingOption):
             continue
         kind = SECTIONS[each.section]
@@ -290,10 +209,25 @@ def test_a_wrong_use_is_one_sentence_that_names_the_option(line: Line) -> None:
             assert sentence_of(line.run(*line.needed, flag)) == f"Error: Option '{flag}' requires an argument."
 
 
+NO_ADDRESSES = {
+    "--kafka": ("nowhere", "Error: --kafka: expected HOST:PORT, such as 127.0.0.1:9092, not 'nowhere'"),
+    "--http": ("ftp://x", "Error: --http: expected a URL such as http://127.0.0.1:8080, not 'ftp://x'"),
+}
+"""By the option that names a broker: a text that is no address, and the sentence about it."""
+
+
+def test_commands_that_ask_a_broker_expect_its_address(tmp_path: Path) -> None:
+    for flag, (text, sentence) in NO_ADDRESSES.items():
+        for line in [each for each in LINES if each.kinds.get(flag) == "text"]:
+            needed = [str(tmp_path / "file")] if line.command == ("cluster", "snapshot") else line.needed
+            confirmed = ["--yes"] if "--yes" in line.kinds else []
+            if line.command != ("cluster", "restore"):  # it reads the file first
+                assert sentence_of(line.run(*needed, *confirmed, f"{flag}={text}")) == sentence, line.command
+
+
 @each_command
 def test_a_value_that_is_taken_reaches_the_command_or_its_setting(line: Line) -> None:
-    command, _ = line.resolve()
-    names = {each.opts[-1]: each for each in command.params}
+    names = {each.opts[-1]: each for each in line.found.params}
     for flag, kind in line.kinds.items():
         option = names[flag]
         row = setting(kind)

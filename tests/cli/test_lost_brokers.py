@@ -1,4 +1,4 @@
-"""Brokers that are killed and whose storages are lost: what the commands do about it, with real processes and disks."""
+"""Brokers that are killed, and whose storages are lost or older copies: real processes and disks, and the commands."""
 
 from __future__ import annotations
 
@@ -221,3 +221,26 @@ def test_a_topic_that_a_recovery_has_lost_is_adopted(dafka: Dafka, tmp_path: Pat
 
     wait_for(look, lambda: str(brokers.ask(5, "GET", "/topics/orders")))
     assert brokers.read("orders", 5) == list(range(20))
+
+
+def test_a_broker_with_an_older_copy_of_its_storage_loses_nothing_that_was_acknowledged(
+    dafka: Dafka, tmp_path: Path
+) -> None:
+    brokers = Brokers(dafka, tmp_path, 3)
+    brokers.create(0, "orders", 3)
+    brokers.publish("orders", list(range(10)), 0)
+    brokers.kill(2)
+    copy = shutil.copytree(brokers.storage(2), tmp_path / "copy")
+    brokers.start(2)
+    brokers.wait_replicas("orders", 0, {0, 1, 2})
+    brokers.publish("orders", list(range(10, 20)), 2)
+    for number in range(3):
+        brokers.kill(number)
+    shutil.rmtree(brokers.storage(2))
+    shutil.move(copy, brokers.storage(2))
+    outdated = brokers.start(2)
+    brokers.start(1)
+    outdated.wait_errors("is an older copy or a clone")
+    brokers.start(0)
+    brokers.wait_replicas("orders", 0, {0, 1, 2})
+    assert [brokers.read("orders", number) for number in range(3)] == [list(range(20))] * 3

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.cli.selection import SelectedRecords, Selection
-from dafka.testing import Cluster, open_cluster
+from dafka.cli.selection import Selection
+from dafka.testing import Cluster
 from tests.cli.forks import fork_dafka
 from tests.cli.harness import DEADLINE_S, MODULE, Dafka, Ended, numbered_lines, open_terminal
 from tests.waiting import wait_until
@@ -132,32 +132,6 @@ def test_a_group_goes_on_and_is_described_and_reset(cluster: Dafka) -> None:
     assert cluster.node(*group, "--count", "1").output == b"milk\n"
 
 
-def test_mistakes_with_groups(cluster: Dafka) -> None:
-    missing = cluster.node("group", "describe", "missing")
-    assert missing.status == 2
-    assert "group 'missing': there is no such group in the cluster" in missing.errors
-
-
-async def test_only_records_that_are_printed_count_as_received() -> None:
-    """A consumer that saves its positions gets the others later."""
-    async with open_cluster() as cluster:
-        async with cluster.producer("orders") as one, cluster.producer("orders") as other:
-            for producer in (one, other):
-                await producer.send_many([b"%d" % number for number in range(20)])
-                await producer.wait_acknowledged()
-            printed, hidden = one.partition, other.partition
-        async with cluster.consumer(["orders"]) as consumer:
-            records = SelectedRecords(
-                consumer, Selection(partitions=(printed.address,)).includes, {printed: 20, hidden: 20}
-            )
-            with trio.fail_after(DEADLINE_S):
-                while consumer.positions().get(printed, 0) < 15 and (found := await records.next_batch(5)) is not None:
-                    assert found.partition == printed
-                    assert len(found) <= 5
-                    assert consumer.positions().get(printed) == found.end_sequence
-            assert not consumer.positions().get(hidden)
-
-
 # `dafka produce` and `dafka consume` with a running cluster: what they read, print and show, and how they end
 
 LINES = 20_000
@@ -190,20 +164,6 @@ def test_text_is_consumed_live_and_late_and_stored_unchanged(cluster: Dafka, tmp
     assert late.output == TEXT + b"\n"
     assert (live.wait().status, late.status) == (0, 0)
     assert stored(cluster, topic) == TEXT.split(b"\n")
-
-
-def test_lines_of_a_pipe_are_published_at_once(cluster: Dafka) -> None:
-    live = cluster.start_consumer("pipe", "--count", "2")
-    producer = cluster.start_node("produce", "pipe", stdin=subprocess.PIPE)
-    pipe = producer.process.stdin
-    assert pipe is not None
-    pipe.write(b"0\n1 is longer")
-    pipe.flush()
-    assert live.wait_output(1) == ["0\n"]
-    pipe.write(b" than one write\n")
-    pipe.close()
-    assert producer.wait().status == 0
-    assert live.wait().output == b"0\n1 is longer than one write\n"
 
 
 @both_dialects
@@ -254,15 +214,6 @@ def test_repeated_runs_continue_one_partition(cluster: Dafka, tmp_path: Path) ->
     assert partition["records"] == 2
 
 
-def test_unresolvable_host_of_a_tower_is_named(dafka: Dafka) -> None:
-    ended = dafka.run("status", "--tower", "nowhere.invalid", "--timeout", "2s")
-    assert (ended.status, ended.output) == (1, b"")
-    *_, warning, error = ended.errors.splitlines()
-    assert "The tower's host name 'nowhere.invalid' cannot be resolved; retrying: " in warning
-    assert error.startswith("Error: the tower's host name 'nowhere.invalid' cannot be resolved: ")
-    assert error.endswith("; check the name, or name another tower with --tower")
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_full_disk_is_an_error(cluster: Dafka, tmp_path: Path) -> None:
     def run_on_full_disk(*arguments: str) -> tuple[int, str]:
@@ -277,23 +228,6 @@ def test_full_disk_is_an_error(cluster: Dafka, tmp_path: Path) -> None:
     assert consumed == (1, "Error: cannot write the output: No space left on device\n")
     listed = run_on_full_disk("topics", "--storage", f"sqlite:{cluster.folder / 'store.db'}")
     assert listed == (1, "Error: No space left on device\n")
-
-
-def test_terminal_shows_how_much_of_a_file_is_stored(cluster: Dafka, tmp_path: Path) -> None:
-    (tmp_path / "input").write_bytes(b"0\n1\n2\n")
-    with open_terminal(cluster, "produce", "file", "--file", str(tmp_path / "input"), *cluster.options) as terminal:
-        assert terminal.wait() == 0
-        assert b"100%" in terminal.seen
-        assert b"3 published, 3 stored" in terminal.seen
-        assert terminal.seen.rstrip().endswith(b"\x1b[?25h")  # the cursor is visible again
-
-
-def test_typed_lines_are_not_overwritten(cluster: Dafka) -> None:
-    with open_terminal(cluster, "produce", "typed", *cluster.options) as terminal:
-        terminal.type(b"first\nsecond\n\x04")
-        assert terminal.wait() == 0
-        shown = terminal.seen.replace(b"^D\b\b", b"")
-        assert shown.split() == [b"first", b"second"]
 
 
 def test_interrupt_restores_the_terminal(cluster: Dafka, tmp_path: Path) -> None:
