@@ -15,7 +15,13 @@ import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dafka import Config, open_producer
+from dafka.broker.broker import Broker, open_broker
+from dafka.broker.connections.security import ServerSecurity
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.http.server.errors import WebError
+from dafka.http.server.http_server import HttpServer
+from dafka.records import Partition
 from dafka.server import ServingBroker, serve_listeners
 from dafka.testing.cluster import open_cluster
 
@@ -48,6 +54,11 @@ class RunningWeb:
     broker: ServingBroker
     config: Config
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    @property
+    def server(self) -> HttpServer:
+        assert self.broker.web is not None
+        return self.broker.web
 
     @property
     def port(self) -> int:
@@ -221,3 +232,93 @@ async def publish_as_node(web: RunningWeb, topic: str, count: int) -> None:
             await producer.send(f"record {number}".encode())
         with trio.fail_after(DEADLINE_S):
             await producer.wait_stored()
+
+
+STORAGES = ["memory:", "sqlite:{}/broker.db", "filelog:{}/log"]
+
+
+@asynccontextmanager
+async def open_broker_service(storage: str = "memory:", config: Config | None = None) -> AsyncIterator[Broker]:
+    """Run a tower, and a broker with its coordinators, during the block."""
+    async with open_cluster(config, storage=None) as cluster:
+        settings = cluster.config.with_store(storage=storage)
+        async with open_broker(settings, ServerSecurity(settings.clients)) as broker:
+            yield broker
+
+
+# Two brokers, of which one forwards to the other. They are in clusters of their own, so that tests decide who leads
+
+
+TOPIC = "orders"
+
+
+class Leaderships:
+    """Says which of two brokers leads each log of a topic that both have."""
+
+    def __init__(self, *webs: RunningWeb) -> None:
+        self.webs = webs
+        self._moved = trio.Event()
+        for web in webs:
+            broker: Any = web.broker.node
+            broker.replicator.led_logs.wait_leadership = self._wait
+            for other_number, other in enumerate(webs):
+                if other is not web:
+                    own = other.broker.node.brokers.own
+                    address = own.address
+                    broker.brokers.record_registration(attrs.evolve(own, number=other_number))
+                    broker.brokers.record_heartbeat(address, float("inf"))
+            broker.brokers.check_alive(trio.current_time())
+
+    async def _wait(self, _log: Log) -> None:
+        await self._moved.wait()
+
+    def lead(self, number: int, leader: RunningWeb | None, *, epoch: int = 1) -> None:
+        """Let a broker lead a log. Nobody leads it if there is none."""
+        address = "" if leader is None else leader.broker.node.address
+        for web in self.webs:
+            leadership = LeaderAndIsr(address, epoch, is_led=web is leader)
+            log_of(web, number).leadership = leadership
+            web.broker.node.watchers.notify(log_of(web, number))
+        self._moved.set()
+        self._moved = trio.Event()
+
+
+def log_of(web: RunningWeb, number: int = 0) -> Log:
+    return web.broker.node.log_table.logs(TOPIC)[number]
+
+
+@attrs.frozen
+class Pair:
+    """Clients connect to the first broker. The second one leads all logs of the topic at first."""
+
+    first: RunningWeb
+    second: RunningWeb
+    leaderships: Leaderships
+
+    def lead(self, number: int, leader: RunningWeb | None) -> None:
+        self.leaderships.lead(number, leader)
+
+
+@asynccontextmanager
+async def open_pair(
+    log_count: int = 1, config: Config | None = None, *, stay_alive: bool = True
+) -> AsyncIterator[Pair]:
+    """Run two brokers. They send each other no heartbeats, so that they stay alive only with a long timeout."""
+    config = config or Config()
+    if stay_alive:
+        config = config.with_broker(leader_timeout_ms=3_600_000)
+    async with open_web(config=config) as first, open_web(config=config) as second:
+        for web in (first, second):
+            await web.broker.node.admin.create_topic(TOPIC, log_count)
+        pair = Pair(first, second, Leaderships(first, second))
+        for number in range(log_count):
+            pair.lead(number, second)
+        yield pair
+
+
+def make_log(number: int = 0, leader: str = "a" * 32, *, topic: str = TOPIC, is_led: bool | None = None) -> Log:
+    """Return a log that this broker, the first one, leads, or another one."""
+    place = Partition(topic, "a" * 32)
+    log = Log(topic, number, place, place)
+    log.leadership = LeaderAndIsr(leader, 1, is_led=leader == place.address if is_led is None else is_led)
+    return log

@@ -15,8 +15,7 @@ from dafka.broker.access.credentials import MECHANISMS, create_token, derive_cre
 from dafka.broker.access.permissions import Permission, Permissions
 from dafka.broker.access.users_file import User, write_users
 from dafka.http.server.principal import EVERYTHING
-from tests.http.forwarding.pair import open_pair
-from tests.http.running import SharedWeb, run_web, run_webs
+from tests.http.running import SharedWeb, open_pair, run_web, run_webs
 from tests.waiting import poll_until
 
 PASSWORD = "right"
@@ -75,8 +74,7 @@ class Account:
     def _write(self, users: Sequence[User]) -> None:
         write_users(self.path, {each.name: each for each in users})
         for web in self.webs:
-            assert web.broker.web is not None
-            known = web.broker.web.authenticator.users
+            known = web.server.authenticator.users
             assert known is not None
             web.call_sync(known.refresh)
 

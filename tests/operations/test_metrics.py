@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import dafka
 from dafka import Consumer, Partition, Producer, Store, Tower
 from dafka.batches import records_codec
+from dafka.broker.metrics import BrokerMetrics
 from dafka.operations import metrics
 from dafka.operations.metrics import (
     BUILD_INFO,
@@ -35,6 +36,8 @@ from dafka.roles.statistics import BOUNDS_S, Timer, TopicCounts
 from dafka.storage import TierStatistics
 from dafka.testing import open_cluster
 from dafka.transport import choose_loops
+from tests.http.api.test_brokers import FAST, create
+from tests.http.running import RunningWeb, open_webs
 from tests.waiting import wait_until
 
 TABLE = {
@@ -362,3 +365,34 @@ def test_a_topic_keeps_its_label() -> None:
 def test_there_are_no_metrics_by_topic_without_topics() -> None:
     monitor = monitor_of(("consumer", figures("consumer", itertools.count(), {Partition("t", "A"): 3}), Health()))
     assert not [name for name in read(monitor, topics_max=0) if name[0].startswith("dafka_topic")]
+
+
+# A broker among others
+
+
+def read_broker(web: RunningWeb) -> dict[tuple[str, ...], float]:
+    found = BrokerMetrics(web.broker.node, web.broker.broker.memory).read(TopicLabels(0))
+    return {(each.name, *each.labels.values()): each.value for metric in found for each in metric.samples}
+
+
+def led(webs: list[RunningWeb]) -> float:
+    return sum(read_broker(web)["dafka_broker_logs_led",] for web in webs)
+
+
+async def test_logs_and_brokers_are_counted() -> None:
+    async with open_webs(2, FAST) as webs:
+        before = led(webs)
+        await create(webs, "orders", 5)
+        await wait_until(lambda: led(webs) >= before + 5)  # and those that get their leaders meanwhile
+        for found in map(read_broker, webs):
+            assert found["dafka_broker_memory_limit_bytes",] > 0
+            assert found["dafka_broker_memory_waiting",] == 0
+            assert (found["dafka_broker_brokers", "alive"], found["dafka_broker_brokers", "dead"]) == (2, 0)
+            assert found["dafka_broker_replicas",] >= 5
+            assert found["dafka_broker_draining",] == 0
+            assert found["dafka_broker_has_controller",] == 1
+            assert (found["dafka_broker_voters", "heard"], found["dafka_broker_voters", "silent"]) == (1, 0)
+        await wait_until(lambda: all(read_broker(web)["dafka_broker_metadata_lag",] == 0 for web in webs))
+        assert sum(read_broker(web)["dafka_broker_active_controller",] for web in webs) == 1
+        await webs[0].broker.node.admin.set_draining(webs[0].broker.node.address, is_draining=True)
+        assert read_broker(webs[0])["dafka_broker_draining",] == 1

@@ -17,7 +17,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.interbroker.link import Refusal
 from dafka.broker.interbroker.messenger import Message
 from tests.broker.replication.virtual_cluster import batch
-from tests.http.brokers import open_broker_service
+from tests.http.running import open_broker_service
 from tests.spoiled import spoil_fields
 
 DEADLINE_S = 60

@@ -24,7 +24,7 @@ from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.testing.cluster import open_cluster
-from tests.http.brokers import STORAGES, open_broker_service
+from tests.http.running import STORAGES, open_broker_service
 
 PLACE = TopicPartition("orders", 0)
 

@@ -16,17 +16,15 @@ import trio
 
 from dafka import Config
 from dafka.broker.core.cluster_status import MetadataQuorum
-from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
 from dafka.errors import ConfigError
 from dafka.http.api import brokers as routes
-from dafka.records import Partition
 from dafka.text import counted
 from tests.broker.core.entries import epoch_end
-from tests.http.running import RunningWeb, SharedWeb, open_webs, outcome, run_webs
+from tests.http.running import RunningWeb, SharedWeb, make_log, open_webs, outcome, run_webs
 from tests.http.websocket.clients import open_client
 from tests.waiting import poll_until, wait_until
 
@@ -151,8 +149,7 @@ def make_request(
         known.record_registration(broker)
         known.record_heartbeat(address, 0 if state == "dead" else 100)
     known.check_alive(101)
-    place = Partition("orders", "a" * 32)
-    logs = [Log("orders", number, place, place) for number in range(len(leaderships))]
+    logs = [make_log(number) for number in range(len(leaderships))]
     for log, leadership in zip(logs, leaderships, strict=True):
         log.leadership = leadership
     node = SimpleNamespace(

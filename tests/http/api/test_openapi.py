@@ -17,7 +17,7 @@ from dafka import Config
 from dafka.errors import ConfigError, StorageError
 from dafka.http.api import ROUTES, Route
 from dafka.http.api.openapi import describe_api, error_codes
-from dafka.http.api.registry import find_route
+from dafka.http.api.registry import DOCUMENT_BYTES_MAX, find_route
 from dafka.http.server.errors import STATUSES, WebError
 from tests.http.running import Answer, SharedWeb, open_web
 
@@ -55,20 +55,13 @@ def check_answer(method: str, path: str, answer: Answer) -> None:
         validator.validate(json.loads(line))
 
 
-def test_the_description_is_valid_openapi() -> None:
+def test_the_description_is_valid_openapi_and_describes_every_route_once() -> None:
     OpenAPIV31SpecValidator(API).validate()
-
-
-def test_every_route_is_described_once() -> None:
     described = [(method.upper(), path) for path, each in API["paths"].items() for method in each]
     assert sorted(described) == sorted((each.method, each.path.replace("...}", "}")) for each in ROUTES)
-    names = [operation_of(each)["operationId"] for each in ROUTES]
-    assert len(set(names)) == len(names)
-
-
-def test_a_route_says_what_it_does_and_how_it_fails() -> None:
-    for route in ROUTES:
-        operation = operation_of(route)
+    operations = [operation_of(each) for each in ROUTES]
+    assert len({each["operationId"] for each in operations}) == len(operations)
+    for route, operation in zip(ROUTES, operations, strict=True):
         assert operation["summary"]
         names = [each["name"] for each in operation["parameters"]]
         assert names == [*route.argument_names, *(each.name for each in route.parameters)]
@@ -82,6 +75,8 @@ JSON_LINES, NO_LINES = (
     "application/x-ndjson",
     [b"", b"\n\n", b'{"value": "a"}\n{"value": ', b'{"value": "a"}{"value": "b"}'],
 )
+NO_RANGES = ["from=1", "from=yesterday", "from=offsets:0=a", "from=time:9999999999999999999", "log=-1", "wait_ms=60001"]
+NO_OFFSETS = ["from=99&log=0", "from=offsets:0=7", f"log=0&from={2**63}"]
 RECORDS, OFFSETS = "/topics/orders/records", "PUT /groups/billing/offsets"
 LINES: list[dict[str, Any]] = [
     {"value": "a", "headers": [["name", "v"], ["none", None]]},
@@ -116,14 +111,17 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     *(("POST /topics", {"name": "a", "settings": {each: "x"}}, 400, "bad_request") for each in ("x", "retention.ms")),
     ("GET /topics/a", None, 404, "topic_not_found"),
     ("POST /topics", {"name": "returns", "settings": {"retention.ms": "5"}}, 201, {"record_count": 0}),
-    ("POST /topics", ("text/plain", b"{}"), 415, "unsupported"),
+    *(("POST /topics", (each, b"{}"), 415, "unsupported") for each in ("text/plain", "application/jsonx", "")),
+    ("POST /topics", ("Application/JSON ; charset=utf-8", b'{"name": "typed"}'), 201, None),
+    ("POST /topics", ("application/json", b"{}".ljust(DOCUMENT_BYTES_MAX + 1)), 413, "too_large"),
+    ("POST /topics", ("application/json", b'{"name": "large"}'.ljust(DOCUMENT_BYTES_MAX)), 201, None),
     ("PATCH /topics/returns", {"log_count": 3, "settings": {"retention.bytes": "9"}}, 200, {"log_count": 3}),
     ("PATCH /topics/returns", {"log_count": 2}, 400, "bad_request"),
     ("PATCH /topics/returns", {"settings": {"none": None}}, 400, "bad_request"),
     ("PATCH /topics/none", {}, 404, "topic_not_found"),
     *(
         (f"GET /topics?{each}", None, 400, "bad_request")
-        for each in ("limit=0", "limit=x", "limit=", "limit=2&limit=2")
+        for each in ("limit=0", "limit=x", "limit=", "limit=2&limit=2", "limit=1e3", "limit=-1", "limit=%d9%a1")
     ),
     *((each, None, 400, "bad_request") for each in ("GET /topics?sizes=1", "GET /topics?x=1", "GET /moves?limit=1")),
     *(("POST /topics/none/records", each, 404, "topic_not_found") for each in (b"x", LINES)),
@@ -138,10 +136,11 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     (f"POST {RECORDS}?log=7", LINES, 404, "log_not_found"),
     (f"GET {RECORDS}", None, 200, [{"value_base64": "/w=="}, {"log": 1, **LINES[0]}, {"offset": 1, **LINES[1]}]),
     (f"GET {RECORDS}?log=1&from=1&to=latest&limit=1", None, 200, [LINES[1]]),
-    *((f"GET {RECORDS}?{each}", None, 400, "offset_out_of_range") for each in ("from=99&log=0", "from=offsets:0=7")),
-    *((f"GET {RECORDS}?{each}", None, 404, "log_not_found") for each in ("log=3", "from=offsets:3=0")),
+    *((f"GET {RECORDS}?{each}", None, 400, "offset_out_of_range") for each in NO_OFFSETS),
+    *((f"GET {RECORDS}?{each}", None, 404, "log_not_found") for each in ("log=3", "from=offsets:3=0", f"log={2**63}")),
     (f"GET {RECORDS}?log=0&from=offsets:1=0", None, 404, "log_not_found"),
-    (f"GET {RECORDS}?from=1", None, 400, "bad_request"),
+    *((f"GET {RECORDS}?{each}", None, 400, "bad_request") for each in NO_RANGES),
+    ("GET /topics/orders/offsets?time=NaN", None, 400, "bad_request"),
     *(("POST /topics/none/records", (JSON_LINES, each), 400, "bad_request") for each in NO_LINES),
     ("POST /topics/none/records", (KAFKA_JSON, b'{"records": [{"value": "a"}, 5]}'), 400, "bad_request"),
     ("GET /topics/none/records", None, 404, "topic_not_found"),
@@ -159,6 +158,8 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     ("POST /topics/orders/logs/0/recover", {"broker": 7}, 404, "broker_not_found"),
     ("POST /topics/$coordinators/logs/0/recover", {"broker": 7}, 404, "broker_not_found"),
     ("POST /topics/$metadata/logs/0/recover", {"broker": 0}, 404, "topic_not_found"),
+    *((f"DELETE /topics/$metadata{each}", None, 404, "topic_not_found") for each in ("", "/records?log=0&before=1")),
+    ("POST /topics/$metadata/records", b"x", 404, "topic_not_found"),
     ("GET /topics/none/epochs", None, 404, "topic_not_found"),
     ("PUT /topics/orders/logs/0/replicas", {"replicas": [7]}, 404, "broker_not_found"),
     ("PUT /topics/orders/logs/9/replicas", {"replicas": [0]}, 404, "log_not_found"),
@@ -248,7 +249,7 @@ def path_of(method: str, target: str) -> str:
 
 
 async def test_answers_are_as_expected_and_look_as_they_are_described(tmp_path: Path) -> None:
-    config = Config().with_http(body_bytes_max=5000).with_kafka(auto_create_topics="off")
+    config = Config().with_http(body_bytes_max=DOCUMENT_BYTES_MAX + 5000).with_kafka(auto_create_topics="off")
     async with open_web(f"filelog:{tmp_path}/log", config) as web:
         for request, sent, status, expected in ANSWERS:
             method, _, target = request.partition(" ")
@@ -288,8 +289,7 @@ def test_a_handler_that_fails_gives_away_only_what_clients_can_act_on(
     web: SharedWeb, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     route = next(each for each in ROUTES if each.endpoint == "GET /moves")
-    assert web.broker.web is not None
-    before = web.broker.web.counters.requests["GET", "/moves"]
+    before = web.server.counters.requests["GET", "/moves"]
     for error, status, code, is_told in (
         (WebError("conflict", "my words"), 409, "conflict", True),
         (ConfigError("my words"), 400, "bad_request", True),
@@ -300,4 +300,4 @@ def test_a_handler_that_fails_gives_away_only_what_clients_can_act_on(
         answer = web.ask("GET", "/moves")
         assert (answer.status, answer.code, b"my words" in answer.body) == (status, code, is_told)
     assert [each.levelname for each in caplog.records if each.name == "dafka.http"] == ["WARNING", "ERROR"]
-    assert web.broker.web.counters.requests["GET", "/moves"] == before + 4
+    assert web.server.counters.requests["GET", "/moves"] == before + 4

@@ -71,16 +71,12 @@ class Use:
 
 
 USES = [
-    Use("GET /", ANYBODY),
-    Use("GET /dafka.js", ANYBODY),
+    *(Use(f"GET /{each}", ANYBODY) for each in ("", "dafka.js", "openapi.json", "session")),
     Use("GET /console/{path...}", ANYBODY, status=404),
-    Use("GET /openapi.json", ANYBODY),
-    Use("GET /session", ANYBODY),
     Use("POST /session", ANYBODY, sent={"document": {"user": "ada", "password": PASSWORD}}),
     Use("DELETE /session", ANYBODY, status=204),
     Use("GET /ws", ANYBODY, status=426),
-    Use("GET /topics", USER),
-    Use("GET /topics", USER, "?sizes=true"),
+    *(Use("GET /topics", USER, each) for each in ("", "?sizes=true")),
     Use("GET /groups", USER),
     Use("GET /overview", USER, "?history=true"),
     Use("POST /topics", need(("admin", "fresh")), sent={"document": {"name": "fresh"}}, status=201),
@@ -105,23 +101,21 @@ USES = [
     Use("PUT /groups/{group}/offsets", need(GROUPS, READ), sent={"document": {"topic": TOPIC, "to": "latest"}}),
     Use("PUT /groups/{group}/offsets", need(GROUPS, READ), sent={"document": {"topic": TOPIC, "offsets": {"0": 0}}}),
     Use("PUT /groups/{group}/offsets", need(GROUPS, READ, OTHER), sent={"document": FROM_OTHER}),
-    Use("GET /cluster", need(OPERATOR)),
+    *(
+        Use(f"GET /{each}", need(OPERATOR))
+        for each in ("cluster", "cluster/snapshot", "brokers", "brokers/{number}/logs")
+    ),
+    *(
+        Use(f"GET /{each}", need(OPERATOR))
+        for each in ("moves", "nodes", "storage", "storage/verification", "settings")
+    ),
     Use("POST /cluster/feature-level", need(OPERATOR), sent={"document": {"level": 1}}),
-    Use("GET /cluster/snapshot", need(OPERATOR)),
     Use("GET /cluster/log", need(OPERATOR), "?limit=3"),
-    Use("GET /brokers", need(OPERATOR)),
-    Use("GET /moves", need(OPERATOR)),
-    Use("POST /brokers/{number}/drain", need(OPERATOR)),
-    Use("POST /brokers/{number}/undrain", need(OPERATOR)),
-    Use("GET /brokers/{number}/logs", need(OPERATOR)),
+    *(Use(f"POST /brokers/{{number}}/{each}", need(OPERATOR)) for each in ("drain", "undrain")),
     Use("POST /topics/{topic}/logs/{log}/recover", need(OPERATOR), sent={"document": {"broker": 0}}, status=400),
     Use("POST /brokers/{number}/forget", need(OPERATOR), sent={"document": {}}, status=400),
-    Use("GET /nodes", need(OPERATOR)),
-    Use("GET /storage", need(OPERATOR)),
     Use("GET /storage/checksum", need(OPERATOR), f"?topic={TOPIC}&partition=none"),
-    Use("GET /storage/verification", need(OPERATOR)),
     Use("POST /storage/verification", need(OPERATOR), status=202),
-    Use("GET /settings", need(OPERATOR)),
 ]
 """Every way to use a route. A new route, or a new way to name a group or a topic in a request, comes here."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,6 @@ from dafka import Config, open_producer
 from dafka.batches import RecordColumns, encode_batch
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.http.api.record_documents import split_records
-from dafka.http.api.registry import DOCUMENT_BYTES_MAX
 from tests.http.api.events import EventSource
 from tests.http.running import DEADLINE_S, Answer, SharedWeb, run_web, run_webs, wait_answer
 from tests.http.secured import lead_elsewhere
@@ -215,23 +213,15 @@ def test_a_reset_is_to_where_its_position_is(served: SharedWeb, topic: str, name
     assert served.ask("GET", f"/groups/{name}").code == "group_not_found"
 
 
-@pytest.mark.parametrize("kind", ["topics", "groups"])
-def test_pages_have_all_names_once_and_in_order(web: SharedWeb, name: str, kind: str) -> None:
-    ends = ("a", "a.b", "b", "b-1", "c") if kind == "topics" else ("", "a", "b c", "b/d", "bé", "z")
-    names = [f"{name}{each}" for each in ends]
-    web.create(f"topic-of-{name}")
+def test_pages_have_all_topics_once_and_in_order(web: SharedWeb, name: str) -> None:
+    names = [f"{name}{each}" for each in ("a", "a.b", "b", "b-1", "c")]
     for each in reversed(names):
-        if kind == "topics":
-            web.create(each)
-            continue
-        document = {"topic": f"topic-of-{name}", "to": "latest"}
-        assert web.ask("PUT", f"/groups/{quote(each, safe='')}/offsets", document=document).status == 200
-    field, count = {"topics": ("name", "topic_count"), "groups": ("group", "group_count")}[kind]
+        web.create(each)
 
     def pages(query: str) -> Iterator[dict[str, Any]]:
         after: str | None = ""
         while after is not None:
-            page = web.ask("GET", f"/{kind}?{query}&after={quote(after, safe='')}").document
+            page = web.ask("GET", f"/topics?{query}&after={quote(after)}").document
             yield page
             after = page["next"]
 
@@ -239,32 +229,11 @@ def test_pages_have_all_names_once_and_in_order(web: SharedWeb, name: str, kind:
         expected = [each for each in names if each.startswith(prefix)]
         for limit in range(1, len(names) + 2):
             found = list(pages(f"prefix={quote(prefix)}&limit={limit}"))
-            assert [each[field] for page in found for each in page[kind]] == expected
-            assert [len(page[kind]) for page in found[:-1]] == [limit] * (len(found) - 1)
-            assert {page[count] for page in found} == {len(expected)}
-    after = web.ask("GET", f"/{kind}?prefix={quote(name)}&after={quote(f'{name}a0', safe='')}").document
-    assert [each[field] for each in after[kind]] == names[2:]
-
-
-def test_keys_and_logs_choose_where_records_go(served: SharedWeb, name: str) -> None:
-    topic, target = served.create(name, 3), f"/topics/{name}/records"
-    for key in ("anne", "bob", "carl", "ä"):
-        (found,) = served.ask("POST", f"{target}?key={quote(key)}", b"x").document["offsets"]
-        assert found["log"] == log_of_key(key.encode(), 3)
-    (found,) = served.ask("POST", f"{target}?key=anne&log=2", b"x").document["offsets"]
-    assert found["log"] == 2
-    turns = [served.ask("POST", target, b'{"value": "a"}\n{"value": "b"}', Content_Type=LINES) for _ in range(6)]
-    first = turns[0].document["offsets"][0]["log"]
-    found_logs = [[(each["log"], each["count"]) for each in answer.document["offsets"]] for answer in turns]
-    assert found_logs == [[((first + number) % 3, 2)] for number in range(6)]
-    keys = [f"key {number}" for number in range(20)]
-    body = "\n".join(json.dumps({"key": each, "value": f"of {each}"}) for each in keys).encode()
-    offsets = served.ask("POST", target, body, Content_Type=LINES).document["offsets"]
-    assert {each["log"]: each["count"] for each in offsets} == Counter(log_of_key(key.encode(), 3) for key in keys)
-    for log in range(3):
-        values = [each["value"] for each in lines_of(served.ask("GET", f"/topics/{topic}/records?log={log}"))]
-        expected = [f"of {key}" for key in keys if log_of_key(key.encode(), 3) == log]
-        assert values[-len(expected) :] == expected
+            assert [each["name"] for page in found for each in page["topics"]] == expected
+            assert [len(page["topics"]) for page in found[:-1]] == [limit] * (len(found) - 1)
+            assert {page["topic_count"] for page in found} == {len(expected)}
+    after = web.ask("GET", f"/topics?prefix={quote(name)}&after={quote(f'{name}a0')}").document
+    assert [each["name"] for each in after["topics"]] == names[2:]
 
 
 async def test_a_stream_begins_after_the_last_event_and_has_each_record_once(served: SharedWeb, name: str) -> None:
@@ -323,36 +292,6 @@ async def test_records_of_native_producers_are_read_in_their_log(web: SharedWeb,
     assert sorted(each["is_own"] for each in partitions) == [False, True]
 
 
-def test_a_document_is_json_and_has_a_size_limit(web: SharedWeb, name: str) -> None:
-    for size, status in ((DOCUMENT_BYTES_MAX, 201), (DOCUMENT_BYTES_MAX + 1, 413)):
-        padded = json.dumps({"name": f"{name}a"}).encode().ljust(size)
-        assert web.ask("POST", "/topics", padded, Content_Type="application/json").status == status
-    document = json.dumps({"name": name}).encode()
-    for content_type in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""):
-        answer = web.ask("POST", "/topics", document, Content_Type=content_type)
-        assert (answer.status, answer.code) == (415, "unsupported")
-    assert web.ask("POST", "/topics", document, Content_Type="Application/JSON ; charset=utf-8").status == 201
-
-
-PARAMETERS = {
-    "/topics": ("limit=1e3 limit=-1 limit=99999999999999999999999 limit=1&limit=2 limit=%d9%a1 unknown=1 sizes=yes"),
-    "/topics/{}/records": (
-        "from=yesterday from=offsets:0=a from=offsets:0=1,7=1 from=time:9999999999999999999 from=9999999999999999999 "
-        "log=-1 log=9223372036854775808 wait_ms=60001"
-    ),
-    "/topics/{}/offsets": "time=NaN",
-}
-
-
-def test_a_parameter_of_another_form_is_refused(web: SharedWeb, name: str) -> None:
-    topic = web.create(name)
-    for target, queries in PARAMETERS.items():
-        for query in queries.split():
-            answer = web.ask("GET", f"{target.format(topic)}?{query}")
-            assert answer.status in {400, 404}, query
-            assert answer.code in {"bad_request", "log_not_found", "offset_out_of_range"}, query
-
-
 def test_records_are_split_into_few_batches_that_the_topic_takes() -> None:
     for seed in range(200):
         random, contents = Random(seed), [None, b"x", b"x" * 300, b"x" * 600]
@@ -389,10 +328,10 @@ def test_records_of_all_forms_are_counted_and_go_where_their_keys_belong(
     ][-1:]
     assert (offset["partition"], offset["offset"]) == (2, chosen.count(2) + len(keys) - 1)
     web.ask("POST", target, b'{"value": "a"}\n{"value": "b"}', Content_Type=LINES)
-    web.ask("POST", target, b"one")
+    (placed,) = web.ask("POST", f"{target}?key=anne", b"one").document["offsets"]
+    assert placed["log"] == log_of_key(b"anne", 3)
     assert {each["timestamp"] for each in lines_of(web.ask("GET", f"{target}?log=2&limit=5"))} == {5}
-    assert web.broker.web is not None
-    counters = web.broker.web.counters
+    counters = web.server.counters
     assert (counters.produced[name], counters.consumed[name]) == (2 * len(keys) + 3, 5)
 
 
@@ -406,16 +345,3 @@ def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWe
     body = "\n".join([json.dumps({"value": "x" * 100})] * 100).encode()
     answer = web.ask("POST", f"/topics/{topic}/records", body, Content_Type="application/x-ndjson")
     assert sum(each["count"] for each in answer.document["offsets"]) == 100
-
-
-def test_topics_of_brokers_are_not_found(web: SharedWeb) -> None:
-    for name in sorted(each for each in web.broker.node.log_table.topics if each.startswith("$")):
-        path = f"/topics/{quote(name, safe='')}"
-        for method, target in (
-            ("DELETE", path),
-            ("POST", f"{path}/records"),
-            ("DELETE", f"{path}/records?log=0&before=1"),
-        ):
-            answer = web.ask(method, target, b"x")
-            assert answer.code in {"topic_not_found", "bad_request"}, (method, target)
-        assert name in web.broker.node.log_table.topics

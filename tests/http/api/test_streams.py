@@ -27,8 +27,7 @@ async def publish(web: RunningWeb, topic: str, values: range, log: int | None = 
 async def test_followers_that_go_abruptly_while_records_flow_disturb_nobody(caplog: pytest.LogCaptureFixture) -> None:
     source = EventSource()
     async with open_web() as web:
-        assert web.broker.web is not None
-        counters = web.broker.web.counters
+        counters = web.server.counters
         await publish(web, "orders", range(1000))
         with trio.fail_after(DEADLINE_S):
             async with source.connect(web, "/topics/orders/records") as kept:
@@ -101,10 +100,9 @@ async def test_reading_waits_for_a_record_as_long_as_its_client_is_there() -> No
             answers.append(await web.get("/topics/orders/records?from=latest&wait_ms=60000"))
 
         nursery.start_soon(read)
-        assert web.broker.web is not None
-        quotas = web.broker.web.quotas
+        quotas = web.server.quotas
         with trio.fail_after(DEADLINE_S):
-            while not web.broker.web.counters.requests["GET", "/topics/{topic}/records"]:
+            while not web.server.counters.requests["GET", "/topics/{topic}/records"]:
                 assert await web.is_alive()
             await publish(web, "orders", range(3), log=1)
             while not answers:

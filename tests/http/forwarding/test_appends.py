@@ -22,11 +22,10 @@ from dafka.http.forwarding.remote_appends import LANES_MAX, Lane, Lanes, RemoteA
 from dafka.http.forwarding.remote_logs import RemoteLogs
 from dafka.http.logs.log_access import LEADER_WAIT_S
 from dafka.http.server.errors import STATUSES, LeaderMovedError, WebError
-from dafka.records import Partition
-from tests.http.running import outcome
+from tests.http.running import make_log, outcome
 from tests.seeds import each_seed
 
-TOPIC = "orders"
+TOPIC, B = "orders", "b" * 32
 REMEMBERED = 5
 """How many batches of a producer a leader remembers."""
 
@@ -35,12 +34,6 @@ FOR_NOW = ["not_leader", "topic_not_found", "log_not_found", "leader_unavailable
 FORGOTTEN = "conflict"
 """The leader has lost records of the producer, with a part of the cluster."""
 FOR_GOOD = ["bad_request", "too_large", "storage_failed"]
-
-
-def make_log() -> Log:
-    log = Log(TOPIC, 0, Partition(TOPIC, "a" * 32), Partition(TOPIC, "a" * 32))
-    log.leadership = LeaderAndIsr("b" * 32, 1, is_led=False)
-    return log
 
 
 def batch(value: int, producer_id: int = -1, sequence: int = -1, count: int = 1) -> tuple[BatchHeader, bytes]:
@@ -158,7 +151,7 @@ def open_scene(
     for _ in range(LANES_MAX - lane_count):
         lanes.take()
     leaders: Any = leader
-    return Scene(leader, RemoteAppends(make_log(), leaders, append_nowhere, ended.append, lanes), ended)
+    return Scene(leader, RemoteAppends(make_log(leader=B), leaders, append_nowhere, ended.append, lanes), ended)
 
 
 def append_nowhere(_log: Log, _batches: object) -> Any:
@@ -278,7 +271,7 @@ class Here:
 
 
 async def test_a_deleted_topic_is_told_and_so_is_a_leader_here(autojump_clock: trio.testing.MockClock) -> None:
-    log, ended = make_log(), list[RemoteAppend]()
+    log, ended = make_log(leader=B), list[RemoteAppend]()
     here = Here([LeaderMovedError(log), WebError("leader_unavailable", "too few")])
     async with trio.open_nursery() as nursery:
         leaders: Any = Leader(nursery, [])
@@ -292,7 +285,7 @@ async def test_a_deleted_topic_is_told_and_so_is_a_leader_here(autojump_clock: t
         here.failures += [LeaderMovedError(log), WebError("leader_changed", "lost")]
         added += [appends.add([batch(each)]) for each in (5, 6)]
         await appends.run()
-        log.leadership, log.is_gone = LeaderAndIsr("b" * 32, 3, is_led=False), True
+        log.leadership, log.is_gone = LeaderAndIsr(B, 3, is_led=False), True
         added.append(appends.add([batch(4)]))
         await appends.run()
         found = [await outcome(each.wait_offset()) for each in added]
@@ -305,7 +298,7 @@ async def test_memory_of_records_is_given_back_however_they_end(autojump_clock: 
     broker: Any = SimpleNamespace(node=None, config=config)
     client: Any = None
     for script in ([OK], [LOSE_REPLY], *([each] for each in FOR_GOOD), ["not_leader"] * 10_000):
-        logs, log = RemoteLogs(broker, client, append_nowhere), make_log()
+        logs, log = RemoteLogs(broker, client, append_nowhere), make_log(leader=B)
         async with trio.open_nursery() as nursery:
             leader: Any = Leader(nursery, script)
             logs._leaders = leader

@@ -21,7 +21,7 @@ from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.interbroker.cluster_secret import read_secret
 from dafka.errors import ConfigError
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError, OtherBrokers
-from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key
+from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker
 from dafka.http.server.errors import WebError
 from tests.http.running import outcome
 from tests.seeds import each_seed
@@ -257,10 +257,6 @@ def test_a_secret_has_a_smallest_length(tmp_path: Path) -> None:
         except ConfigError as error:
             assert re.search(f"secret_file: {expected}", str(error))  # noqa: PT017
     assert read_secret("") == ""
-
-
-def test_keys_differ() -> None:
-    assert len({create_key() for _ in range(100)}) == 100
 
 
 def test_requests_use_nothing_up() -> None:

@@ -18,8 +18,7 @@ from dafka.http.forwarding.broker_client import BrokerClient
 from dafka.http.forwarding.broker_link import BrokerLink
 from dafka.http.server.errors import WebError
 from tests.broker.core.entries import epoch_end
-from tests.http.forwarding.pair import TOPIC, Pair, log_of, open_pair
-from tests.http.running import RunningWeb
+from tests.http.running import TOPIC, Pair, RunningWeb, log_of, open_pair
 from tests.http.secured import create_with_secret
 from tests.http.websocket.clients import open_client
 

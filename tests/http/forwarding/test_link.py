@@ -24,7 +24,8 @@ from dafka.http.forwarding.remote_reads import KEPT_S, RemoteReads
 from dafka.http.logs.log_access import ReadRecords
 from dafka.http.server.errors import WebError
 from dafka.http.websocket.binary import decode_publish, encode_records_head
-from tests.http.forwarding.test_appends import make_log
+from tests.http.forwarding.test_appends import B
+from tests.http.running import make_log
 
 # One connection: requests in order, replies to those that asked, and what its end means for each
 
@@ -165,24 +166,6 @@ async def test_a_read_is_a_subscription_for_one_message() -> None:
         connection.answer(encode_records_head(connection.sent[2]["id"], 0, 0, 1) + b"garbage")
         await settle()
         assert found[1].startswith("has sent damaged records")
-
-
-async def test_offsets_are_asked_for_and_the_subscription_ends() -> None:
-    found: list[Any] = []
-    async with open_link() as (link, connection), trio.open_nursery() as nursery:
-        nursery.start_soon(note, found, link.find_offset_by_time("orders", 1, 77))
-        await settle()
-        request = connection.sent[0]
-        assert (request["from"], request["credit"], request["logs"]) == ({"time": 77}, 0, [1])
-        connection.answer({"type": "subscribed", "id": request["id"], "logs": [{"offset": 9}]})
-        await settle()
-        nursery.start_soon(note, found, link.describe("orders"))
-        await settle()
-        assert [each["type"] for each in connection.sent] == ["subscribe", "unsubscribe", "describe"]
-        bounds = {"start_offset": 1, "end_offset": 2, "high_watermark": 3, "offset_max": 4}
-        connection.answer({"type": "described", "id": connection.sent[2]["id"], "logs": [{"log": 3, **bounds}]})
-        await settle()
-        assert (found[0], attrs.asdict(found[1][3])) == (9, bounds)
         with trio.move_on_after(0.01):
             await link.describe("orders")
         assert not link._replies, "nothing is kept of a request that was cancelled"
@@ -252,7 +235,7 @@ async def open_reads(*replies: ReadRecords | Exception) -> AsyncIterator[tuple[R
 
 
 async def test_a_read_is_shared_and_kept_while_it_is_used(autojump_clock: trio.testing.MockClock) -> None:
-    log = make_log()
+    log = make_log(leader=B)
     async with open_reads(BrokerError("is lost"), WebError("not_leader", "not yet"), RECORDS) as (reads, leader):
         async with trio.open_nursery() as nursery:
             for _ in range(3):
@@ -272,7 +255,7 @@ async def test_a_read_is_shared_and_kept_while_it_is_used(autojump_clock: trio.t
 
 
 async def test_a_read_that_failed_is_told_to_nobody_later(autojump_clock: trio.testing.MockClock) -> None:
-    log = make_log()
+    log = make_log(leader=B)
     async with open_reads(WebError("storage_failed", "the disk is broken"), RECORDS) as (reads, _):
         first, second = reads.begin(log, 0), reads.begin(log, 0)
         for each in (first, second):
@@ -287,7 +270,7 @@ async def test_a_read_that_failed_is_told_to_nobody_later(autojump_clock: trio.t
 async def test_reads_that_are_kept_take_limited_memory(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = make_log()
+    log = make_log(leader=B)
     async with open_reads(RECORDS) as (reads, _):
         await reads.begin(log, 0).wait()
         size = reads.begin(log, 0).size
@@ -299,8 +282,8 @@ async def test_reads_that_are_kept_take_limited_memory(
 
 def test_the_connection_to_a_leader_is_used_until_it_ends_or_the_leader_listens_elsewhere() -> None:
     log, known, started = (
-        make_log(),
-        BrokerRegistration(address="b" * 32, number=1, http_url="http://one:1"),
+        make_log(leader=B),
+        BrokerRegistration(address=B, number=1, http_url="http://one:1"),
         list[Any](),
     )
     node = SimpleNamespace(address="a" * 32, brokers=SimpleNamespace(find=lambda _address: known))

@@ -18,10 +18,9 @@ from dafka.http.forwarding.leaders import RETRY_S
 from dafka.http.forwarding.remote_logs import RemoteLogs
 from dafka.http.logs.log_access import LEADER_WAIT_S, LogOffsets
 from dafka.http.server.errors import WebError
-from dafka.records import Partition
 from tests.http.forwarding.test_appends import append_nowhere
 from tests.http.forwarding.test_link import RECORDS
-from tests.http.running import outcome
+from tests.http.running import make_log, outcome
 
 B, C = "b" * 32, "c" * 32
 BOUNDS = LogOffsets(1, 2, 3, 4)
@@ -44,9 +43,7 @@ class Cluster:
     def open(self, *leaders: str) -> RemoteLogs:
         """Return the access to logs with these leaders; every two logs are those of a topic."""
         for number, leader in enumerate(leaders):
-            place = Partition(f"t{number // 2}", "a" * 32)
-            self.logs.append(Log(place.topic, number % 2, place, place))
-            self.logs[-1].leadership = LeaderAndIsr(leader, 1, is_led=False)
+            self.logs.append(make_log(number % 2, leader, topic=f"t{number // 2}"))
         node = SimpleNamespace(
             address="a" * 32,
             brokers=SimpleNamespace(find=lambda address: BrokerRegistration(address=address)),

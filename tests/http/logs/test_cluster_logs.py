@@ -15,16 +15,12 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.http.logs.cluster_logs import ClusterLogs
 from dafka.http.server.errors import LeaderMovedError
-from dafka.records import Partition
+from tests.http.running import make_log
 
 
 def make_logs(led: Iterable[str]) -> list[Log]:
     """Return a log for each letter: led `h`ere or `e`lsewhere."""
-    place, logs = Partition("orders", "a" * 32), list[Log]()
-    for number, where in enumerate(led):
-        logs.append(Log("orders", number, place, place))
-        logs[-1].leadership = LeaderAndIsr("a" * 32, 1, is_led=where == "h")
-    return logs
+    return [make_log(number, is_led=where == "h") for number, where in enumerate(led)]
 
 
 @attrs.define

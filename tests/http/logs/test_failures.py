@@ -26,8 +26,7 @@ from dafka.http.logs.group_access import GroupAccess
 from dafka.http.logs.local_logs import LocalLogs, refused_append
 from dafka.http.logs.log_access import LEADER_WAIT_S
 from dafka.http.server.errors import STATUSES, LeaderMovedError, WebError
-from dafka.records import Partition
-from tests.http.running import outcome
+from tests.http.running import make_log, outcome
 
 REFUSED = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ("topic_not_found", 404),
@@ -41,13 +40,6 @@ REFUSED = {
     ErrorCode.CORRUPT_MESSAGE: ("bad_request", 400),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: ("bad_request", 400),
 }
-
-
-def make_log(number: int = 0, *, is_led: bool = True) -> Log:
-    place = Partition("orders", "a" * 32)
-    log = Log("orders", number, place, place)
-    log.leadership = LeaderAndIsr("a" * 32, 1, is_led=is_led)
-    return log
 
 
 def test_a_refused_append_has_a_code_that_says_what_to_do() -> None:

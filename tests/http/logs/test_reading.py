@@ -41,12 +41,10 @@ from dafka.http.logs.positions import (
 from dafka.http.logs.publishing import Publisher
 from dafka.http.logs.records import parse_records
 from dafka.http.server.errors import WebError
-from dafka.records import Partition
 from dafka.storage.plugin_helpers import now_ms
 from tests.broker.core.entries import epoch_end
 from tests.broker.core.replication.test_epoch_tree import draw_logs, shared_length
-from tests.http.brokers import STORAGES, open_broker_service
-from tests.http.running import outcome
+from tests.http.running import STORAGES, make_log, open_broker_service, outcome
 
 BYTES_MAX = 2**20
 
@@ -249,10 +247,10 @@ class Bounds:
 
 async def test_a_position_is_an_offset_in_each_log_that_a_reader_can_begin_at() -> None:
     for seed in range(200):
-        random, logs, place = Random(seed), list[Log](), Partition("orders", "a" * 32)
+        random, logs = Random(seed), list[Log]()
         access: Any = Bounds(random)
         for number in random.sample(range(4), random.randrange(1, 4)):
-            logs.append(Log("orders", number, place, place))
+            logs.append(make_log(number))
             access.add(logs[-1])
         given = {random.choice(logs).number: random.randrange(8), random.randrange(4): random.randrange(8)}
         first, end, group = random.randrange(8), random.choice(["earliest", "latest"]), random.choice(["g", "new"])

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -96,37 +97,30 @@ async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.M
         assert [each["is_self"] for each in found["nodes"]] == [True]
 
 
-async def test_the_storage_is_described_and_verified(tmp_path: Path) -> None:
+async def test_the_storage_is_described_and_verified_and_damage_is_named_in_the_overview(tmp_path: Path) -> None:
     async with open_web(f"filelog:{tmp_path}/log") as web:
+
+        async def verify() -> Any:
+            started = await web.request("POST", "/storage/verification")
+            assert (started.status, started.document["state"]) == (202, "running")
+            return await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] == "done")
+
         await publish_as_node(web, "orders", 20)
         found = (await web.get("/storage")).document
-        assert found["stored_bytes"] > 0
-        assert found["cold"] is None
+        assert (found["stored_bytes"] > 0, found["cold"]) == (True, None)
         assert 0 < found["free_bytes"] <= found["total_bytes"]
         assert next(each for each in found["topics"] if each["name"] == "orders")["records"] == 20
         assert (await web.get("/storage/verification")).document["state"] == "none"
-        started = await web.request("POST", "/storage/verification")
-        assert (started.status, started.document["state"]) == (202, "running")
-        done = await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] != "running")
-        assert (done["state"], done["damages"], done["error"]) == ("done", [], "")
-        assert done["records_read"] >= 20
+        done = await verify()
+        assert (done["damages"], done["error"], done["records_read"] >= 20) == ([], "", True)
         assert done["finished_at"] >= done["started_at"]
-
-
-async def test_damage_is_found_and_named_in_the_overview(tmp_path: Path) -> None:
-    async with open_web(f"filelog:{tmp_path}/log") as web:
-        await publish_as_node(web, "orders", 20)
         for path in (each for each in (tmp_path / "log").rglob("*") if each.is_file()):
             content = path.read_bytes()
             if b"record 7" in content:
                 path.write_bytes(content.replace(b"record 7", b"record X"))
-        await web.request("POST", "/storage/verification")
-        done = await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] == "done")
-        assert [each["topic"] for each in done["damages"]] == ["orders"]
-        problems = (await web.get("/overview")).document["problems"]
-        assert any("damaged" in each for each in problems)
-        assert web.broker.web is not None
-        web.broker.web.verification.report.state = "running"
+        assert [each["topic"] for each in (await verify())["damages"]] == ["orders"]
+        assert any("damaged" in each for each in (await web.get("/overview")).document["problems"])
+        web.server.verification.report.state = "running"
         assert (await web.request("POST", "/storage/verification")).code == "conflict", "one runs at a time"
 
 
@@ -143,14 +137,13 @@ def test_the_page_names_every_metric_with_its_labels() -> None:
 
 async def test_metrics_count_what_clients_do() -> None:
     async with open_web() as web:
-        assert web.broker.web is not None
         for value in (b"a", b"bb"):
             assert (await web.request("POST", "/topics/orders/records", value)).status == 200
         await web.get("/topics/orders/records")
         await web.get("/topics/none")
         found = {
             (sample.name, *sample.labels.values()): sample.value
-            for metric in HttpMetrics(web.broker.web).read(TopicLabels(10))
+            for metric in HttpMetrics(web.server).read(TopicLabels(10))
             for sample in metric.samples
         }
         assert found["dafka_http_requests_total", "POST", "/topics/{topic}/records"] == 2

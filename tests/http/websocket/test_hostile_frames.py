@@ -15,9 +15,7 @@ import trio.testing
 from dafka import Config
 from dafka.http.websocket.connection import ClientStream
 from tests.http.running import RunningWeb, SharedWeb, open_web
-from tests.http.websocket.clients import open_client
-from tests.http.websocket.raw import (
-    BINARY,
+from tests.http.websocket.clients import (
     CLOSE,
     COMPRESSED,
     CONTINUATION,
@@ -27,6 +25,7 @@ from tests.http.websocket.raw import (
     TEXT,
     frame,
     handshake,
+    open_client,
     open_raw,
 )
 from tests.waiting import wait_until
@@ -110,27 +109,6 @@ async def test_compressed_bomb_is_refused() -> None:
         assert await is_serving(web)
 
 
-async def test_compressed_messages_are_understood_one_by_one(web: SharedWeb) -> None:
-    async with open_raw(web, DEFLATE) as client:
-        for _ in range(3):
-            await client.send(frame(TEXT, deflate(PING_MESSAGE), flags=FINAL | COMPRESSED))
-            assert await client.receive() == PONG_MESSAGE
-        await client.send(frame(TEXT, b"\xff" * 50, flags=FINAL | COMPRESSED))
-        assert await client.receive_close() == PROTOCOL_ERROR
-
-
-async def test_fragments_with_pings_between_them_are_one_message(web: SharedWeb) -> None:
-    async with open_raw(web) as client:
-        parts = [PING_MESSAGE[number : number + 1] for number in range(len(PING_MESSAGE))]
-        await client.send(frame(TEXT, parts[0], flags=0))
-        for part in parts[1:]:
-            await client.send(frame(PING, b"p"), frame(CONTINUATION, part, flags=0))
-        await client.send(frame(CONTINUATION))
-        found = [await client.receive() for _ in parts]
-        assert found[:-1] == [(FINAL | PONG, b"p")] * (len(parts) - 1)
-        assert found[-1] == PONG_MESSAGE
-
-
 async def test_fragments_without_end_are_refused(web: SharedWeb) -> None:
     async with open_raw(web) as client:
         await client.send(frame(TEXT, b"", flags=0))
@@ -158,28 +136,25 @@ async def test_client_that_says_nothing_is_pinged_and_stays_while_it_answers() -
             await client.send(frame(PONG, received[1]))
         assert received == PONG_MESSAGE
         assert await client.receive_close() == 0
-        assert web.broker.web is not None
-        assert web.broker.web.counters.disconnected["idle"] == 1
+        assert web.server.counters.disconnected["idle"] == 1
 
 
 async def test_large_messages_wait_for_room_and_must_come_in_time() -> None:
     config = Config().with_http(message_bytes_max=2**20, receiving_bytes_max=2**20, receive_ms=300)
     async with open_web(config=config) as web, open_raw(web) as slow, open_raw(web) as other:
         await slow.send(frame(TEXT, b" " * 500_000)[:100_000])
-        assert web.broker.web is not None
-        receiving = web.broker.web.receiving
+        receiving = web.server.receiving
         await wait_until(lambda: bool(receiving.taken_bytes))
         await other.send(frame(TEXT, b" " * 100_000 + PING_MESSAGE))
         assert await slow.receive_close() == 0
         assert await other.receive() == PONG_MESSAGE
-        assert web.broker.web.receiving.taken_bytes == 0
+        assert web.server.receiving.taken_bytes == 0
 
 
 async def test_half_open_connection_gives_everything_back() -> None:
     async with open_web() as web:
         async with open_client(web) as publisher:
             await publisher.publish("orders", "a")
-        assert web.broker.web is not None
         for _ in range(3):
             async with open_raw(web) as client:
                 subscribe = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": 10}
@@ -187,21 +162,9 @@ async def test_half_open_connection_gives_everything_back() -> None:
                 await client.receive()
                 await client.stream.send_eof()
                 assert await client.receive_close() in {0, 1006}
-        quotas = web.broker.web.quotas
+        quotas = web.server.quotas
         await wait_until(lambda: not len(quotas))
         assert len(web.broker.node.watchers) <= 1, "only the log of metadata is watched"
-
-
-async def test_connection_that_is_cut_anywhere_is_forgotten() -> None:
-    async with open_web() as web:
-        for data in (bytes(2), b"\x88\x80" + bytes(4), frame(BINARY, bytes(10))):
-            for size in range(1, len(data) + 1):
-                async with open_raw(web) as client:
-                    await client.send(data[:size])
-        assert await is_serving(web)
-        assert web.broker.web is not None
-        quotas = web.broker.web.quotas
-        await wait_until(lambda: not len(quotas))
 
 
 async def test_close_right_behind_the_handshake_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,8 +241,7 @@ async def test_a_connection_behaves_as_its_model(
             if random.random() < 0.5:
                 await model.settle()
         await model.settle()
-        assert limited.broker.web is not None
-        produced, consumed = limited.broker.web.counters.produced, limited.broker.web.counters.consumed
+        produced, consumed = limited.server.counters.produced, limited.server.counters.consumed
         assert [consumed[each] for each in topics] == [model.sent[each] for each in topics]
         assert [produced[each] for each in topics] == [sum(map(len, model.logs[each])) for each in topics]
 

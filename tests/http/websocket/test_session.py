@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,54 +15,22 @@ import trio.testing
 
 from dafka import Config
 from dafka.batches import decode_batch, encode_batch
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.http.logs.publishing import Publication
 from dafka.http.server.errors import WebError
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
 from dafka.http.websocket.session import FORWARDED_FACTOR, Session
 from dafka.http.websocket.shared_reads import SharedReads
-from tests.http.running import RunningWeb, SharedWeb
-from tests.http.websocket.clients import BINARY, open_client
+from tests.http.running import DEADLINE_S, RunningWeb, SharedWeb, open_web
+from tests.http.server.test_authentication import basic
+from tests.http.websocket.clients import BINARY, JSON, KEY, open_client, open_raw
+from tests.kafka.server.secured import PASSWORD, write_user_file
 
 
 async def create(web: RunningWeb, topic: str, log_count: int = 1) -> None:
     answer = await web.request("POST", "/topics", document={"name": topic, "log_count": log_count})
     assert answer.status == 201
-
-
-async def test_records_keep_key_headers_timestamp_and_bytes(web: SharedWeb, name: str) -> None:
-    async with open_client(web) as client:
-        headers = [["h", "v"], ["b", {"base64": "/w=="}], ["n", None]]
-        records: list[dict[str, Any]] = [
-            {"key": "k", "value_base64": "/w==", "headers": headers, "timestamp": 5},
-            {"key": "k", "value": None, "timestamp": 6},
-        ]
-        await client.ask("publish", topic=name, records=records)
-        await client.subscribe(name)
-        assert await client.take(2) == [{"log": 0, "offset": offset, **each} for offset, each in enumerate(records)]
-
-
-async def test_idempotent_records_are_appended_once(web: SharedWeb, name: str) -> None:
-    async with open_client(web) as client:
-        producer = await client.ask("init_producer")
-        identity = {each: producer[each] for each in ("producer_id", "producer_epoch")}
-        for _ in range(2):
-            found = await client.publish(name, "a", "b", base_sequence=0, **identity)
-            assert found == [{"log": 0, "offset": 0, "count": 2}]
-        await client.publish(name, "c", base_sequence=2, **identity)
-        answer = await client.ask("publish", topic=name, records=[{"value": "e"}], base_sequence=4, **identity)
-        assert answer["code"] == "conflict"
-        await client.subscribe(name)
-        assert await client.values(3) == ["a", "b", "c"]
-
-
-async def test_publishes_are_answered_in_order(web: SharedWeb, name: str) -> None:
-    async with open_client(web) as client:
-        for number in range(300):
-            await client.send("publish", id=number, topic=name, records=[{"value": f"{number}"}])
-        for number in range(300):
-            answer = await client.expect("published", number)
-            assert answer["offsets"] == [{"log": 0, "offset": number, "count": 1}]
 
 
 async def test_what_is_durable_is_answered_before_what_is_not_yet() -> None:
@@ -116,15 +86,6 @@ async def test_watched_resource_is_sent_when_it_changes(web: SharedWeb, name: st
         assert (view["type"], view["status"], view["body"]["error"]["code"]) == ("view", 404, "topic_not_found")
 
 
-@pytest.mark.parametrize("compression", [None, "deflate"])
-async def test_compression_changes_nothing(web: SharedWeb, name: str, compression: str | None) -> None:
-    async with open_client(web, compression=compression) as client:
-        values = [f"value {number} " * (1 + number % 60) for number in range(2000)]
-        await client.publish(name, *values)
-        await client.subscribe(name, credit=10_000)
-        assert await client.values(2000) == values
-
-
 # Binary
 
 
@@ -138,8 +99,7 @@ async def test_record_batches_are_published_and_sent_as_they_are(web: SharedWeb,
         place = bytes(4) + identifier.to_bytes(8, "big") + bytes(8) + (2).to_bytes(8, "big")
         assert message[:RECORDS_HEAD_BYTES] == b"\x02\0\0\0" + place
         assert decode_batch(message[RECORDS_HEAD_BYTES:], bytes_max=2**20).values == [b"a", b"\xff"]
-        assert web.broker.web is not None
-        assert web.broker.web.counters.produced[name] == 2
+        assert web.server.counters.produced[name] == 2
 
 
 # What clients do wrong
@@ -264,3 +224,61 @@ async def test_a_subscription_can_end_while_its_records_are_read(
             await client.send("unsubscribe", id=identifier)
             await client.expect("unsubscribed", identifier)
         assert await client.publish(name, "b") == [{"log": 0, "offset": 1, "count": 1}]
+
+
+# Handshakes: what is no WebSocket, comes from elsewhere or has no permission gets an HTTP response
+
+
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": KEY}
+
+
+WRONG_HANDSHAKES: list[tuple[dict[str, str], int]] = [
+    ({"Sec-WebSocket-Version": "8"}, 400),
+    ({"Sec-WebSocket-Key": "short"}, 400),
+    ({"Sec-WebSocket-Protocol": "chat"}, 400),
+    ({"Origin": "https://example.com"}, 403),
+    ({"Host": "example.com"}, 403),
+    ({"Authorization": basic("ada", "wrong")}, 401),
+]
+
+
+async def test_handshake_that_is_wrong_is_refused(web: SharedWeb, tmp_path: Path) -> None:
+    write_user_file(tmp_path / "users", ada=Permissions(read=("*",)))
+    answer = await web.get("/ws")
+    assert (answer.status, answer.headers["Upgrade"], answer.code) == (426, "websocket", "bad_request")
+    async with open_web(config=Config().with_clients(users=str(tmp_path / "users"))) as with_users:
+        for changes, expected in WRONG_HANDSHAKES:
+            answer = await (with_users if expected == 401 else web).get("/ws", **{**UPGRADE, **changes})
+            assert (answer.status, bool(answer.body)) == (expected, True), changes
+    assert await web.is_alive()
+
+
+async def test_subprotocol_is_chosen(web: SharedWeb) -> None:
+    for offered, chosen in (
+        ("", None),
+        (JSON, JSON),
+        (BINARY, BINARY),
+        (f"{JSON}, {BINARY}", BINARY),
+        (f"x, {JSON}", JSON),
+    ):
+        async with open_raw(web, *([f"Sec-WebSocket-Protocol: {offered}"] if offered else [])) as client:
+            assert client.subprotocol == chosen
+
+
+async def test_login_must_come_in_time(tmp_path: Path) -> None:
+    """A client that has logged in before stays when the time of a later one is over, and when others want its place."""
+    users = tmp_path / "users"
+    write_user_file(users, ada=Permissions(write=("orders",)))
+    config = Config().with_clients(users=str(users), login_ms=4000).with_http(connections_max=2)
+    async with open_web(config=config) as web, open_client(web) as early:
+        assert (await early.ask("authenticate", user="ada", password=PASSWORD))["type"] == "authenticated"
+        async with open_client(web) as late:
+            with trio.fail_after(DEADLINE_S):
+                await late.connection.wait_closed()
+            assert late.connection.close_code == 1008
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                silent = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", web.port))
+            await silent.send_all(b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 401 " in await silent.receive_some()
+        assert await early.publish("orders", "a") == [{"log": 0, "offset": 0, "count": 1}]

@@ -9,18 +9,17 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.batches import check_crc, encode_batch
+from dafka.batches import Compression, check_crc, encode_batch
+from dafka.broker.broker import Broker
 from dafka.broker.connections.memory import Memory
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.positions import Offset
-from dafka.http.logs.local_logs import LocalLogs
+from dafka.http.logs.local_logs import UNPACKED_BYTES, LocalLogs
 from dafka.http.logs.log_access import ReadRecords, find_logs
 from dafka.http.websocket import shared_reads
-from dafka.http.websocket.shared_reads import KEPT_S, RECORD_BYTES, SharedReads, join_lines
-from dafka.records import Partition
-from tests.http.brokers import open_broker_service
-from tests.http.logs.test_large_records import HOST, MIB, PIECE_BYTES_MAX, SHAPES, append
+from dafka.http.websocket.shared_reads import JOIN_BYTES, KEPT_S, RECORD_BYTES, SharedReads, join_lines
+from tests.http.running import make_log, open_broker_service, open_web
 
 
 async def test_text_of_large_records_is_made_in_pieces() -> None:
@@ -87,12 +86,6 @@ class CountedReads:
             raise self.failure
         data = encode_batch(offset, [b"x" * 1000], timestamps=5)
         return ReadRecords(offset, offset + 1, [(check_crc(data), data)] if offset < 100 else [])
-
-
-def make_log() -> Log:
-    log = Log("orders", 0, Partition("orders", "a" * 32), Partition("orders", "a" * 32))
-    log.leadership = LeaderAndIsr("a" * 32, 1, is_led=True)
-    return log
 
 
 async def test_a_part_is_read_once_for_all_who_want_it_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
@@ -177,3 +170,51 @@ async def test_a_read_that_fails_fails_for_none_but_those_who_wait(autojump_cloc
     counted.failure = None
     assert (await reads.read(access, log, 0)).read.next_offset == 1
     assert counted.count == 2
+
+
+# Large records, and small batches that contain much: they come whole, and take little memory on their way
+
+
+MIB = 2**20
+HOST = "127.0.0.1"
+PIECE_BYTES_MAX = JOIN_BYTES + 6 * 2**14 + 1000
+SHAPES = {
+    "zeros": bytes(3 * MIB),
+    "text": ("a line \u00e4\u20ac\U0001f600\n" * 200_000).encode(),
+    "binary": bytes(range(256)) * 5000,
+}
+
+
+async def append(broker: Broker, log: Log, *values: bytes, key: bytes | None = None) -> None:
+    data = encode_batch(
+        0, values, keys=[key] * len(values) if key else None, timestamps=1, compression=Compression.ZSTD
+    )
+    await broker.appender.append(log, [(check_crc(data), data)]).wait_offset()
+
+
+async def test_read_has_limited_records_whatever_their_batches_take() -> None:
+    """A hundred batches of some bytes each contain a hundred MiB: reads have a MiB each, and go on."""
+    async with open_broker_service() as broker:
+        await broker.node.admin.create_topic("zeros")
+        (log,) = find_logs(broker, "zeros")
+        for _ in range(10):
+            await append(broker, log, bytes(MIB))
+        await append(broker, log, *[bytes(1000)] * 5000)
+        offset, count = 0, 0
+        while (read := await LocalLogs(broker).read(log, offset)).next_offset > offset:
+            assert 0 < read.unpacked_bytes <= UNPACKED_BYTES + MIB
+            sizes = [len(value or b"") for _, part in read.columns() for value in part.values]
+            assert sum(sizes) <= read.unpacked_bytes
+            count += len(sizes)
+            offset = read.next_offset
+        assert count == 5010
+
+
+async def test_topic_has_a_limit_of_what_its_batches_contain() -> None:
+    async with open_web() as web:
+        settings = {"max.decompressed.message.bytes": "100000"}
+        assert (await web.request("POST", "/topics", document={"name": "small", "settings": settings})).status == 201
+        refused = await web.request("POST", "/topics/small/records", bytes(100_001))
+        assert (refused.status, refused.code) == (413, "too_large")
+        assert "max.decompressed.message.bytes" in refused.body.decode()
+        assert (await web.request("POST", "/topics/small/records", bytes(99_000))).status == 200
