@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from itertools import islice
 
@@ -9,6 +10,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
+from dafka.errors import WireError
 from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, StoreMachine
 from dafka.protocol.actions import Publish
 from dafka.records import Partition, RecordBatch
@@ -78,3 +80,40 @@ def test_partitions_are_kept_up_to_a_limit_and_expire_without_records(role: str)
     assert Partition(TOPIC, "F" * 32) in machine.reassembler.cursors
     assert Partition(TOPIC, f"{0:032X}") in machine.reassembler.cursors
     assert len(machine.reassembler.cursors) < names
+
+
+# Decoders turn any frames into a message or a `WireError`, in memory proportional to the frames
+
+
+MEMORY_FACTOR = 40
+"""An empty text is an object too, so that a frame of a list costs memory beyond its own bytes."""
+
+MEMORY_BYTES = 100_000
+AIM = Target("A" * 32, "orders", "B" * 32, "store")
+
+
+@pytest.mark.parametrize("attack", NODE_ATTACKS)
+def test_decoding_takes_memory_in_proportion(attack: str) -> None:
+    count = 20 if attack == "hellos" else 500
+    messages = list(islice(generate(attack, AIM, 7), count))
+    size = sum(len(frame) + 64 for message in messages for frame in message)
+    decoder = wire.BatchDecoder()
+    tracemalloc.start()
+    try:
+        decoder.decode(messages)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= MEMORY_FACTOR * size + MEMORY_BYTES
+
+
+def test_a_list_that_claims_to_be_huge_takes_no_memory() -> None:
+    frames = [b"WSTORE", b"\xaa\xa5W\1\1C" + b"\xff" * 4 + b"\0" * 100_000]
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="at most"):
+            wire.decode(frames)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000

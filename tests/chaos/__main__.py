@@ -21,8 +21,8 @@ from pathlib import Path
 import trio
 
 from tests.chaos.cluster import Size
+from tests.chaos.faults import FAULTS, LOSSES, Lanes, Pace, plan
 from tests.chaos.run import Run
-from tests.chaos.schedule import FAULTS, LOSSES, Lanes, Pace, plan
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -157,8 +157,8 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
         name = f"producer-{number}"
         ledger = folder / f"{name}.ledger"
         spool = {"DAFKA_PRODUCER_SPOOL": f"sqlite:{folder}/{name}.spool"} if number % 2 else {}
-        arguments = [TOPICS[number % len(TOPICS)], str(size.rate / size.producers), str(ledger)]
-        process = node(name, "-m", "tests.chaos.producer_node", *arguments, **spool)
+        arguments = [str(ledger), "produce", TOPICS[number % len(TOPICS)], str(size.rate / size.producers)]
+        process = node(name, "-m", "tests.chaos.clients", *arguments, **spool)
         producers.append(ProducerNode(process, ProducerLedger(LedgerReader(ledger))))
 
     consumers = []
@@ -170,6 +170,6 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
             "DAFKA_CONSUMER_NAME": name,
             "DAFKA_CONSUMER_POSITIONS": f"sqlite:{folder}/{name}.positions",
         }
-        process = node(name, "-m", "tests.chaos.consumer_node", ",".join(TOPICS), str(ledger), **positions)
+        process = node(name, "-m", "tests.chaos.clients", str(ledger), "consume", ",".join(TOPICS), **positions)
         consumers.append(ConsumerNode(process, ConsumerLedger(LedgerReader(ledger))))
     return Cluster(size.min_stores, tower, stores, producers, consumers, links)
