@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import pickle
 
 import pytest
@@ -13,11 +15,13 @@ from dafka.errors import (
     RefusedChangeError,
     RemoteError,
     StorageCorruptError,
+    StorageError,
     UnacknowledgedError,
     UnansweredError,
     UnsupportedRequestError,
     WireError,
 )
+from dafka.exceptions import describe_group
 
 KINDS: list[type[DafkaError]] = [getattr(errors, name) for name in errors.__all__]
 SPECIAL: dict[type[DafkaError], DafkaError] = {
@@ -78,3 +82,9 @@ def test_mistaken_values_are_also_value_errors() -> None:
 )
 def test_unacknowledged_records_are_counted_in_words(error: UnacknowledgedError, text: str) -> None:
     assert str(error) == text
+
+
+def test_all_exceptions_of_nested_groups_are_described() -> None:
+    inner = ExceptionGroup("inner", [StorageError("the disk is full"), StorageError("the file is gone")])
+    group = ExceptionGroup("outer", [ExceptionGroup("single", [inner]), StorageError("the last one")])
+    assert describe_group(group) == "the disk is full; the file is gone; the last one"

@@ -22,21 +22,6 @@ def test_no_control_character_reaches_a_terminal() -> None:
     assert escape_unprintable("\x1b[2J\n") == r"\x1b[2J\n"
 
 
-TIMES: list[tuple[str, int]] = [
-    ("1970-01-01", 0),
-    ("1970-01-01T00:00:00Z", 0),
-    (" 1970-01-01T00:00:00.001 ", 1),
-    ("1970-01-01T02:00:00+02:00", 0),
-    ("1969-12-31T23:59:59.999Z", -1),
-    ("2026-11-28T09:00:00.123Z", 1_795_856_400_123),
-]
-
-
-def test_times_without_an_offset_are_utc() -> None:
-    for text, time_ms in TIMES:
-        assert parse_time(text) == time_ms
-
-
 @pytest.mark.parametrize("text", ["", "now", "1970-13-01", "10:00"])
 def test_other_texts_are_no_time(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):

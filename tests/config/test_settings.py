@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from dafka.config import Config, ConsumerConfig, NodeConfig
+from dafka.config import Config
 from dafka.config.configuration import SECTIONS
 from dafka.errors import ConfigError
 
@@ -39,6 +39,7 @@ class Row:
     kind: str
     limits: str
     default: Any
+    takes: str
 
     @classmethod
     def parse(cls, section: str, name: str, takes: str, default: str) -> Row:
@@ -47,9 +48,9 @@ class Row:
             r"a (whole number|number of \w+) (?:of at least|from) (-?\d+)(?: to (\d+))?(?: up)?", takes
         ):
             kind = {"whole number": "count", "number of milliseconds": "ms", "number of bytes": "bytes"}[numbers[1]]
-            return cls(section, name, kind, f"{numbers[2]}..{numbers[3] or ''}", int(default))
+            return cls(section, name, kind, f"{numbers[2]}..{numbers[3] or ''}", int(default), takes)
         listed = tuple(default.split(", ")) if default else ()
-        return cls(section, name, kind, limits, listed if kind in LISTS else default)
+        return cls(section, name, kind, limits, listed if kind in LISTS else default, takes)
 
     @property
     def variable(self) -> str:
@@ -177,16 +178,15 @@ def test_a_setting_takes_the_values_of_its_kind_from_each_source(section: str, t
 @each_section
 def test_a_setting_refuses_other_values_in_one_sentence_that_names_it(section: str, tmp_path: Path) -> None:
     for row in rows_of(section):
-        limits = [limit for limit in row.limits.split("..") if limit] if row.kind in NUMBERS else []
+        words = row.takes if row.kind in {*NUMBERS, "choice"} else ""
         for value in row.refused():
             for begin, configure in sources(row, value, tmp_path):
                 with pytest.raises(ConfigError) as caught:
                     configure()
                 sentence = str(caught.value)
                 name = "" if begin.startswith("DAFKA_") else f"{row.name}: "
-                assert sentence.startswith(f"{begin}{name}expected "), (row, value)
+                assert sentence.startswith(f"{begin}{name}expected {words}"), (row, value)
                 assert "\n" not in sentence
-                assert all(limit in sentence for limit in limits), (row, value)
 
 
 @each_section
@@ -244,12 +244,3 @@ def test_a_store_knows_what_it_drops_and_compacts() -> None:
         *(True, False),
         *(True, False, False),
     ]
-
-
-def test_a_changed_copy_leaves_the_original_and_the_other_sections() -> None:
-    original = Config().with_node(wire="libdafka")
-    changed = original.with_consumer(offset_reset="earliest", buffer_bytes_max="1MiB")
-    assert changed == Config(
-        node=NodeConfig(wire="libdafka"), consumer=ConsumerConfig(offset_reset="earliest", buffer_bytes_max=2**20)
-    )
-    assert original == Config(node=NodeConfig(wire="libdafka"))

@@ -1,4 +1,4 @@
-"""The three distributions have one version, which the documentation and the changelog name, too, and one license."""
+"""The three distributions have one version, which the changelog names, too, and one license."""
 
 from __future__ import annotations
 
@@ -19,3 +19,4 @@ def test_all_distributions_have_one_version() -> None:
         needed = [each for each in project["dependencies"] if each.startswith("dafka")]
         assert needed == ([] if folder == "." else [f"dafka>={dafka.__version__}"])
     assert found == dict.fromkeys(("dafka", "dafka-conformance", "dafka-bench"), dafka.__version__)
+    assert f"## {dafka.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
