@@ -189,8 +189,9 @@ def test_each_log_that_waits_is_taken_once_and_failed_ones_again(seed: int) -> N
 
 def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
     names = "abcd"
-    for size, heard, availability, has_begun, is_committed, may_serve, has_led in product(
-        (1, 2, 3, 4), range(1, 5), Availability, (True, False), (True, False), (True, False), (True, False)
+    either = (True, False)
+    for size, heard, availability, has_begun, is_committed, may_serve, has_led, is_active, has_racks in product(
+        (1, 2, 3, 4), range(1, 5), Availability, either, either, either, either, either, either
     ):
         brokers = Brokers(BrokerRegistration(address="a"), 1.0)
         for each in names:
@@ -206,7 +207,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
             high_watermark=8 if is_committed else 7,
             may_serve=may_serve,
             leader="a",
-            is_quorum_active=True,
+            is_quorum_active=is_active,
             replicas=voters,
             availability=availability,
             epoch_tree=EpochTree([start]),
@@ -221,12 +222,16 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
         )
         fake: Any = SimpleNamespace(notify=lambda _log: None)
         led_logs = LedLogs(tables, fake, fake, fake, fake, lambda _: None)
-        led_logs._ready_from["1D/0"] = 8
+        led_logs._ready_from["1D/0"], led_logs._has_racks = 8, has_racks
         led_logs.refresh(log)
         is_quorum = availability is Availability.BRANCH or 2 * min(size, heard) > size
         is_led = has_begun and has_led and is_committed and may_serve and is_quorum
         assert (state.leadership.is_led, state.leadership.leader) == (is_led, "a" if is_led else "")
         assert (state.leadership.in_sync, state.leadership.learners) == (("a",), ("new",))
+        assert state.leadership.presumed_leader == ("" if is_led or is_active else "a")
+        assert (state.leadership.is_follower_readable, state.high_watermark) == (
+            (has_racks, 8) if is_led else (False, 0)
+        )
 
 
 @pytest.mark.parametrize("is_running", [True, False])

@@ -57,7 +57,7 @@ class World:
         self.table.replicate(self.state)
         self.table.end_epoch(self.state)
         self.ends, self.made = {FIRST: 10}, list[Any]()
-        self.voted = True
+        self.voted = self.is_complete = True
         self.replica = SimpleNamespace(
             led_epoch=OWN,
             latest=STARTS[2],
@@ -65,7 +65,7 @@ class World:
             high_watermark=9,
             repeat_acknowledgement=lambda: (),
             has_voted=lambda _broker, _epoch: self.voted,
-            local_epochs=SimpleNamespace(is_complete=lambda _epoch: True),
+            local_epochs=SimpleNamespace(is_complete=lambda _epoch: self.is_complete),
         )
         self.log: Any = LogOfReplica(self.replica, SimpleNamespace(ends=lambda: self.ends))
         self.failures, self.restored_start, self.during = 0, 0, "nothing"
@@ -213,14 +213,16 @@ async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch
 async def test_a_follower_shows_what_is_committed_and_read(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for mark, failures, during in product((9, 10, 11), (0, 1), ("nothing", "deleted")):
+    for mark, failures, during, is_complete in product((9, 10, 11), (0, 1), ("nothing", "deleted"), (True, False)):
         world = World(monkeypatch)
         world.replica.led_epoch, world.replica.latest = None, STARTS[0]
         world.replica.high_watermark, world.failures, world.during = mark, failures, during
+        world.is_complete = is_complete
         await world.led._follow_log(world.log, world.state)
-        assert world.led.is_followed(world.log, FIRST) == (not failures)
-        assert world.state.high_watermark == (0 if failures or during == "deleted" else min(mark, 10))
-        assert list(world.led._to_follow._failed) == ["1D/0"] * failures
-        if not failures:
+        is_read = is_complete and not failures
+        assert world.led.is_followed(world.log, FIRST) == is_read
+        assert world.state.high_watermark == (min(mark, 10) if is_read and during != "deleted" else 0)
+        assert list(world.led._to_follow._failed) == ["1D/0"] * (is_complete and failures)
+        if is_read:
             await world.led._follow_log(world.log, world.state)
             assert world.take() == ["continue"]

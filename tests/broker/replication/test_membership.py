@@ -22,18 +22,6 @@ def numbers(cluster: VirtualCluster) -> dict[str, int]:
     return {name: each.brokers.own.number for name, each in cluster.brokers.items()}
 
 
-async def test_brokers_choose_different_numbers_and_keep_them(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C")
-        await wait_for(lambda: sorted(numbers(cluster).values()) == [0, 1, 2])
-        before = numbers(cluster)
-        await cluster.stop("B", "C")
-        await cluster.start("C", "B")
-        assert numbers(cluster) == before
-        for each in cluster.brokers.values():
-            assert [found.number for found in each.brokers.all()] == [0, 1, 2]
-
-
 async def test_a_broker_gets_a_number_that_is_free(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("B", number=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -130,50 +129,6 @@ async def test_of_two_copies_of_a_store_the_second_one_to_start_becomes_another(
         numbers = {each.brokers.own.number for each in cluster.brokers.values()}
         assert numbers == {0, 1, 2, 3}
         assert cluster.in_sync() == cluster.replicas() == "ABC"
-        await check_all_have(cluster, b"a")
-
-
-async def test_a_clone_that_is_started_first_stays_and_the_original_becomes_another(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
-        await cluster.append(cluster.leader(), b"a")
-        await cluster.stop("C")
-        cluster.disks["D"] = cluster.disks["C"].copy()
-        await cluster.start("D", **SETTINGS)
-        await wait_for(lambda: len(cluster.in_sync()) == 3)
-        assert await cluster.append(cluster.leader(), b"b") == 1
-        await cluster.start("C", **SETTINGS)
-        assert address(cluster, "D") == "C" * 32 != address(cluster, "C")
-        await check_all_have(cluster, b"a", b"b")
-
-
-async def test_copies_that_start_together_do_not_both_stay(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
-        await cluster.append(cluster.leader(), b"a")
-        await cluster.stop(*"ABC")
-        cluster.disks["D"] = cluster.disks["C"].copy()
-        async with trio.open_nursery() as nursery:
-            for each in "ABCD":
-                nursery.start_soon(partial(cluster.start, each, are_cut=True, **SETTINGS))
-        await wait_for(lambda: all(each.joining.has_joined.is_set() for each in cluster.brokers.values()))
-        assert len({address(cluster, each) for each in "ABCD"}) == 4
-        await check_all_have(cluster, b"a")
-
-
-async def test_a_store_that_is_restarted_again_and_again_keeps_its_id(autojump_clock: MockClock) -> None:
-    """It does so with and without a controller, and while others are behind."""
-    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
-        await cluster.append(cluster.leader(), b"a")
-        await cluster.stop("A")
-        for _ in range(20):
-            await cluster.stop("B")
-            await cluster.start("B", are_cut=True, **SETTINGS)
-        await cluster.stop("B", "C")
-        for _ in range(4):
-            await cluster.start("C", are_cut=True, **SETTINGS)
-            await trio.sleep(3)
-            await cluster.stop("C")
-        await cluster.start(*"ABC", **SETTINGS)
-        assert [address(cluster, each) for each in "ABC"] == [each * 32 for each in "ABC"]
         await check_all_have(cluster, b"a")
 
 

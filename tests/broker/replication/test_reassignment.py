@@ -11,9 +11,7 @@ from trio.testing import MockClock
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason
 from dafka.broker.core.partition_address import INDEX_TOPIC
-from dafka.broker.core.replication.replica import Replica
 from dafka.broker.replication.preferred_leader import PreferredLeaderElections
-from dafka.errors import ConfigError
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 QUICK: dict[str, Any] = {
@@ -94,60 +92,6 @@ async def test_dead_brokers_are_replaced_and_logs_count_as_under_replicated_unti
         await wait_for(lambda: reason(cluster, name, log) is Reason.DEAD)
         assert trio.current_time() - stopped_at > 5
         await wait_for(lambda: kept(cluster, "orders", 4) == ["ACD"] * 4 and counted() == [])
-
-
-async def test_a_log_moves_to_the_brokers_that_an_operator_names_and_stays_there(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABCD", "AB", **QUICK) as cluster:
-        first = cluster.brokers["A"]
-        await cluster.append("A", b"a")
-        await first.admin.change_replicas(cluster.log("A"), ["D" * 32, "C" * 32, "B" * 32])
-        assert reason(cluster, "A") is Reason.ASKED
-        await wait_for(lambda: cluster.replicas() == "BCD" and cluster.leader() == "D")
-        assert await cluster.read("D") == [b"a"]
-        await wait_for(lambda: not first.storage.ends("orders"))
-        await trio.sleep(10)
-        assert (cluster.replicas(), cluster.leader()) == ("BCD", "D")
-        await first.admin.change_replicas(cluster.log("A"), [])
-        await wait_for(lambda: not ordered(cluster, "D").assigned_count)
-        assert cluster.replicas() == "BCD", "nothing else has changed"
-
-
-async def test_named_brokers_replace_others_only_when_they_are_in_sync(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_virtual_cluster("ABC", "AB", **QUICK) as cluster:
-        first = cluster.brokers["A"]
-        assert cluster.leader() == "A"
-        await first.admin.change_replicas(cluster.log("A"), ["A" * 32, "C" * 32])
-        with monkeypatch.context() as patched:
-            patched.setattr(Replica, "in_sync", lambda _self, **_: ("A" * 32, "B" * 32))
-            await wait_for(lambda: cluster.replicas() == "ABC")
-            await trio.sleep(10)
-            assert cluster.replicas() == "ABC"
-        await wait_for(lambda: cluster.replicas() == "AC")
-
-
-@pytest.mark.parametrize("named", [["A", "A"], ["A", "Z"], ["Z"]])
-async def test_named_replicas_are_different_brokers_of_the_cluster(autojump_clock: MockClock, named: list[str]) -> None:
-    async with open_virtual_cluster("AB", "AB") as cluster:
-        first = cluster.brokers["A"]
-        with pytest.raises(ConfigError, match="different brokers of the cluster"):
-            await first.admin.change_replicas(cluster.log("A"), [each * 32 for each in named])
-        assert cluster.replicas() == "AB"
-
-
-async def test_a_broker_that_has_deleted_what_it_has_written_gets_it_from_others(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABCD", "ABC", **QUICK) as cluster:
-        first = cluster.brokers["A"]
-        await cluster.append("A", b"a", b"b")
-        partition = cluster.log("A").leader_partition
-        await first.admin.change_replicas(cluster.log("A"), ["B" * 32, "C" * 32, "D" * 32])
-        await wait_for(lambda: not first.storage.durable_end(partition) and cluster.leader() == "B")
-        await cluster.append("B", b"c")
-        await first.admin.change_replicas(cluster.log("A"), ["A" * 32, "B" * 32, "C" * 32])
-        await wait_for(lambda: cluster.leader() == "A" and cluster.in_sync() == "ABC")
-        assert await cluster.read("A") == [b"a", b"b", b"c"]
-        assert first.storage.durable_end(partition) == 2
 
 
 async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: MockClock) -> None:

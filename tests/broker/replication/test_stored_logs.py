@@ -40,14 +40,6 @@ async def end_an_epoch(cluster: VirtualCluster) -> tuple[str, Partition]:
     return leader, ended
 
 
-async def stop_follower(cluster: VirtualCluster, leader: str) -> str:
-    """Stop the follower of B and C after it has written its checkpoints, and return its name."""
-    name = {"B": "C", "C": "B"}[leader]
-    await trio.sleep(WRITE_S)
-    await cluster.stop(name)
-    return name
-
-
 def checkpoints(cluster: VirtualCluster, name: str) -> dict[str, int]:
     """Return the ends of a broker's checkpoints by the addresses of indexes."""
     found = cluster.brokers[name].storage.state(CHECKPOINTS_TOPIC)
@@ -71,22 +63,6 @@ async def test_a_broker_that_starts_reads_no_index_that_a_checkpoint_covers(auto
         held = cluster.replicated(name).local_log.ends()
         assert {epoch: held[epoch] for epoch in before} == before
         assert await cluster.read(cluster.leader()) == [b"1", b"2", b"3"]
-
-
-async def test_a_checkpoint_does_not_count_where_records_were_lost(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        leader, ended = await end_an_epoch(cluster)
-        name = await stop_follower(cluster, leader)
-        lost = Partition("orders", ended.address)
-        await cluster.disks[name].delete_partitions([lost])
-        cluster.disks[name].were_read.clear()
-        (again,) = await cluster.start(name)
-        assert ended in cluster.disks[name].were_read
-        await wait_for(lambda: again.storage.durable_end(lost) == 2 and cluster.in_sync() == "ABC")
-        await cluster.stop(name)
-        await cluster.disks[name].delete_partitions([ended])
-        (again,) = await cluster.start(name)
-        await wait_for(lambda: again.storage.durable_end(ended) == 2 and cluster.in_sync() == "ABC")
 
 
 async def test_a_log_whose_index_cannot_be_read_or_grows_meanwhile_is_loaded_later(autojump_clock: MockClock) -> None:
@@ -135,33 +111,6 @@ async def test_nothing_of_a_deleted_topic_is_remembered_or_comes_back_late(autoj
         assert all(each.is_set() for each in waiting)
         for each in led_logs:
             assert not any(replicated.name in known for known in vars(each).values() if isinstance(known, dict))
-
-
-async def test_epoch_starts_stay_at_their_leaders_until_the_topic_is_deleted(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        for _ in range(3):
-            leader = cluster.leader()
-            await cluster.stop(leader)
-            await cluster.wait_leader("ABC".replace(leader, ""))
-            await cluster.start(leader)
-            await wait_for(lambda: cluster.in_sync() == "ABC")
-        starts = cluster.brokers["A"].epoch_starts("orders")[0]
-        assert len(starts) >= 4
-        found = []
-        for name in "ABC":
-            state = cluster.brokers[name].storage.state(BRANCHES_TOPIC)
-            records = [decode_control(each) for each in state.values()]
-            assert [key_of(each).encode() for each in records] == list(state)
-            records = [each for each in records if not cluster.is_metadata(each.log)]
-            own = [each for each in records if isinstance(each, EpochStart)]
-            assert all(each.leader_epoch.leader == name * 32 for each in own)
-            assert len(records) - len(own) <= 3, "votes and requests for former epochs are removed"
-            found += own
-        assert sorted(found, key=lambda each: each.leader_epoch) == starts[1:]
-        assert all(cluster.brokers[name].epoch_starts("orders")[0] == starts for name in "ABC")
-        await cluster.brokers["A"].admin.delete_topic("orders")
-        states = [cluster.brokers[name].storage.state(BRANCHES_TOPIC) for name in "ABC"]
-        await wait_for(lambda: all(cluster.is_metadata(key.decode()) for state in states for key in state))
 
 
 async def test_a_control_record_that_was_removed_is_not_removed_again(

@@ -23,18 +23,6 @@ async def delete(cluster: VirtualCluster, name: str, topic: str = "orders") -> N
     await wait_for(lambda: not any(topic in each.log_table.topics or each.storage.ends(topic) for each in brokers))
 
 
-async def test_epochs_of_a_topic_are_later_than_those_of_a_deleted_one_of_its_name(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        await cluster.stop("A")
-        leader = await cluster.wait_leader("BC")
-        epoch = cluster.log(leader).leadership.epoch
-        await cluster.start("A")
-        await delete(cluster, "C")
-        await cluster.create("orders", "ABC")
-        assert cluster.log(cluster.leader()).leadership.epoch >= epoch + 8 * 1024
-        assert await cluster.append(cluster.leader(), b"new") == 0
-
-
 async def test_a_topic_can_be_created_while_the_former_one_of_its_name_is_deleted(autojump_clock: MockClock) -> None:
     """A client whose deletion took too long asks another broker, and must not hear that the topic exists."""
     async with open_virtual_cluster("ABC", "ABC") as cluster, trio.open_nursery() as nursery:
@@ -104,15 +92,3 @@ async def test_partitions_that_no_topic_names_are_kept_through_restarts(autojump
             await cluster.stop("A")
         stored = await cluster.disks["A"].partitions()
         assert (stored[orphan].count, stored[index].count) == (3, 3)
-
-
-async def test_a_topic_gets_more_logs_on_brokers_that_take_replicas(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC") as cluster:
-        first = cluster.brokers["A"]
-        await cluster.append("A", b"a")
-        await first.admin.change_topic("orders", log_count=3)
-        await wait_for(lambda: all(cluster.replicas("orders", number) == "ABC" for number in range(3)))
-        for number in range(3):
-            leader = cluster.leader("orders", number)
-            assert await cluster.append(leader, b"b", number=number) == (number == 0)
-        assert not [each for each in first.storage.ends(INDEX_TOPIC) if "//" in each.address]
