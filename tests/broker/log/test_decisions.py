@@ -27,7 +27,7 @@ from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.log.expiry import find_retained_offset
 from dafka.broker.log.log_starts import LogStarts
-from dafka.broker.log.reader import split_committed
+from dafka.broker.log.reader import LAST_OFFSETS_MAX, LogReader, split_committed
 from dafka.broker.log.retention import LogRetention
 from dafka.broker.log.space_reserve import AGAIN_FACTOR, SpaceReserve
 from dafka.broker.log.stages import AssignOffsets
@@ -39,6 +39,8 @@ from dafka.errors import NotLeaderError, StorageCorruptError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, RetentionPolicy
 from dafka.storage.compaction import CompactionPolicy
+from dafka.storage.memory import MemoryStorage
+from tests.broker.core.entries import marker_entry
 from tests.seeds import each_seed
 
 NATIVE = Partition("orders", "P")
@@ -214,6 +216,17 @@ def test_a_damaged_log_is_copied_when_it_has_grown_since_the_damage_was_found() 
             has_grown = partition is INDEX and (end is None or end > known[0])
             assert damaged.to_copy == (("1D/0",) if has_grown else ())
             assert damaged.unreadable == (("1D/0",) if end is None else ())
+
+
+async def test_the_last_record_is_found_unless_as_many_markers_follow_it_as_are_searched() -> None:
+    """Otherwise it would take long to list the topics of a broker."""
+    for count in (0, 1, LAST_OFFSETS_MAX - 1, LAST_OFFSETS_MAX, LAST_OFFSETS_MAX + 1):
+        storage, (_, log) = MemoryStorage(), begin(2)
+        await storage.append([RecordBatch(log.leader_partition, 0, [b"", b""], timestamps=[1000, 2000])])
+        for number in range(count):
+            log.index.append_marker(marker_entry(2 + number, 2, 7, 0, 1, 3000, None))
+        log.high_watermark = log.index.end_offset
+        assert await LogReader(storage).find_last_timestamp(log) == (2000 if count < LAST_OFFSETS_MAX else None)
 
 
 async def test_records_expire_that_were_stored_before_a_time_as_far_as_that_is_known() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
-from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.log.durable_waits import FAILING_S
 from dafka.errors import StorageError, TopicDeletedError
@@ -55,15 +53,6 @@ async def test_records_are_not_deleted_from_a_topic_that_is_deleted_meanwhile(au
         nursery.start_soon(remove)
         with pytest.raises(TopicDeletedError):
             await broker.deletion.delete_before(cluster.log("A"), Offset(1))
-
-
-async def test_a_log_begins_after_what_retention_has_just_dropped(autojump_clock: MockClock) -> None:
-    settings: dict[str, Any] = {"store_retention_records": 1, "store_retention_interval_ms": 10_000}
-    async with open_virtual_cluster("A", "A", **settings) as cluster:
-        await cluster.append("A", b"x", b"y", b"z")
-        log = cluster.log("A")
-        await wait_for(lambda: cluster.earliest("A", log.leader_partition) == [2])
-        assert log.index.start_offset == 2
 
 
 async def test_requests_are_refused_while_the_storage_fails_and_accepted_when_it_works_again(
@@ -138,58 +127,6 @@ async def test_storage_gives_room_and_offsets_when_records_are_durable_and_drops
             with pytest.raises(StorageError, match="no space left"):
                 await storage.wait_capacity()
             assert least_s <= trio.current_time() - began <= most_s
-
-
-async def test_records_before_the_start_of_a_log_are_dropped_at_all_replicas(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
-        native = cluster.produce(0, *[b"%d" % number for number in range(5)])
-        await wait_for(lambda: cluster.log("A").high_watermark == 5)
-        await cluster.append("A", *[b"%d" % number for number in range(5, 10)])
-        former = cluster.log("A").leader_partition
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        await cluster.stop("A")
-        leader = await cluster.wait_leader("BC")
-        for number in range(10, 20):
-            await cluster.append(leader, b"%d" % number)
-        log = cluster.log(leader)
-        unreadable = cluster.disks["B" if leader == "C" else "C"].unreadable
-        unreadable.add(log.index_partition)
-        await cluster.brokers[leader].deletion.delete_before(log, Offset(13))
-        later = log.leader_partition
-        assert cluster.earliest(leader, native, former, later) == [5, 5, 3]
-        await trio.sleep(3)
-        unreadable.clear()
-        await wait_for(lambda: all(cluster.earliest(each, native, former, later) == [5, 5, 3] for each in "BC"))
-        await cluster.start("A", store_retention_interval_ms=1000)
-        await wait_for(lambda: cluster.in_sync() == "ABC" and cluster.earliest("A", former, later)[1] == 3)
-        await cluster.stop(leader)
-        leader = await cluster.wait_leader("ABC".replace(leader, ""))
-        assert cluster.log(leader).index.start_offset == 13
-        assert await cluster.read(leader, offset=13) == [b"%d" % number for number in range(13, 20)]
-        assert cluster.brokers[leader].storage.ends(INDEX_TOPIC)
-
-
-async def test_a_follower_that_misses_a_former_index_drops_records_once_it_has_it(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
-        await cluster.append("A", *[b"%d" % number for number in range(10)])
-        former, index = cluster.log("A").leader_partition, cluster.log("A").index_partition
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        await cluster.stop("A")
-        leader = await cluster.wait_leader("BC")
-        await cluster.append(leader, b"10")
-        await cluster.start("A", store_retention_interval_ms=1000)
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        name = "BC".replace(leader, "")
-        await cluster.stop(name)
-        await cluster.disks[name].delete_partitions([index])
-        cluster.lost.add(index)
-        await cluster.brokers[leader].deletion.delete_before(cluster.log(leader), Offset(5))
-        await cluster.start(name, store_retention_interval_ms=1000)
-        await wait_for(lambda: cluster.replicated(name).local_log.start_offset == 5)
-        await trio.sleep(3)
-        assert cluster.earliest(name, former) == [0]
-        cluster.lost.clear()
-        await wait_for(lambda: cluster.earliest(name, former) == [5])
 
 
 async def test_a_broker_catches_up_with_an_index_that_was_written_again(

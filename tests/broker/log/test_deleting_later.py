@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,25 +60,3 @@ async def test_records_are_deleted_a_while_after_a_command_whatever_happens_mean
         with trio.fail_after(2 * DELAY_S):
             while await kept() != ({native} if change is move else set()):  # noqa: ASYNC110 (a storage tells of nothing)
                 await trio.sleep(0.1)
-
-
-async def test_a_broker_that_becomes_a_replica_again_in_time_deletes_nothing(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_virtual_cluster("ABCE", "ABC", **SETTINGS) as cluster:
-        await cluster.append("A", b"x", b"y")
-        own, disk, deleted = cluster.log("A").leader_partition, cluster.disks["B"], list[Partition]()
-        delete_partitions = disk.delete_partitions
-
-        async def note_deleted(partitions: Collection[Partition]) -> None:
-            deleted.extend(partitions)
-            await delete_partitions(partitions)
-
-        monkeypatch.setattr(disk, "delete_partitions", note_deleted)
-        await move(cluster)
-        await trio.sleep(DELAY_S * 0.75)
-        await cluster.brokers["A"].admin.change_replicas(cluster.log("A"), [each * 32 for each in "ABC"])
-        await wait_for(lambda: cluster.replicas() == "ABC")
-        await trio.sleep(DELAY_S)
-        assert not deleted
-        assert await cluster.stored("B", own) == [b"x", b"y"]

@@ -1,9 +1,13 @@
-"""The indexes of a log's leader epochs: a log is restored from them, and divergent records are found in them."""
+"""The indexes of a log's leader epochs: a log is restored from them, and divergent records are found in them.
+
+They are rewritten when most of them is of no use.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -19,6 +23,7 @@ from dafka.broker.core.log.entries import (
     encode_entries,
 )
 from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.positions import Offset, ProducerSequence, RecordSequence
 from dafka.broker.core.replication.local_log import LocalLog
 from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
@@ -180,3 +185,29 @@ async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(
             assert await cluster.read(cluster.leader()) == [b"%d" % each for each in range(number + 1)]
             await cluster.start(leader)
             await wait_for(lambda: cluster.in_sync() == "ABC")
+
+
+async def test_rewritten_index_is_trimmed_and_read_back(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka.broker.log.stages.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=20))
+    async with open_virtual_cluster("A", "A", store_retention_interval_ms=50) as cluster:
+        for number in range(60):
+            sent = make_batch(b"%d" % number, producer=(7, 0, number))
+            await cluster.brokers["A"].writer.append(cluster.log("A"), sent).wait_offset()
+        before = cluster.log("A")
+        await wait_for(lambda: before.index_trimmed == before.index_first > 0)
+        info = await cluster.disks["A"].find_partition(before.index_partition)
+        assert info is not None
+        assert (info.earliest_sequence, info.count < 60) == (before.index_first, True)
+        await cluster.stop("A")
+        await cluster.start("A")
+        log = cluster.log("A")
+        (state,) = log.producers.producers.values()
+        assert [each.base_sequence for each in state.batches] == list(range(55, 60))
+        assert (log.high_watermark, log.index_first, log.index_trimmed) == (
+            60,
+            info.earliest_sequence,
+            info.earliest_sequence,
+        )
+        assert await cluster.read("A") == [b"%d" % number for number in range(60)]

@@ -18,7 +18,6 @@ from dafka.broker.core.metadata.wall_clocks import DIFFERENCE_MS_MAX, WallClocks
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.log.expiry import find_retained_offset
 from dafka.broker.log.reader import LogReader
-from dafka.errors import NotLeaderError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
 from dafka.storage.memory import MemoryStorage
@@ -145,22 +144,6 @@ async def test_a_replica_that_was_away_drops_what_it_has_and_goes_on_where_the_o
         await wait_for(lambda: cluster.replicated("C").replica.local_epochs.log_end().end_offset == 6)
         for each in (partition, cluster.log(leader).leader_partition):
             assert await cluster.stored("C", each) == await cluster.stored(leader, each)
-
-
-async def test_a_start_that_too_few_replicas_store_deletes_nothing(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC", store_retention_interval_ms=1000) as cluster:
-        await cluster.append("A", *[b"%d" % number for number in range(5)])
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        partition = cluster.log("A").leader_partition
-        cluster.cut("A", "BC")
-        with pytest.raises(NotLeaderError):
-            await cluster.brokers["A"].deletion.delete_before(cluster.log("A"), Offset(3))
-        leader = await cluster.wait_leader("BC")
-        cluster.heal()
-        await wait_for(lambda: cluster.in_sync() == "ABC")
-        await trio.sleep(5)
-        starts = {cluster.log(leader).index.start_offset, *(cluster.earliest(each, partition)[0] for each in "ABC")}
-        assert len(starts) == 1, "all have the same, whether the new leader has adopted the decision or not"
 
 
 def test_a_clock_is_right_if_half_of_the_others_agree_and_wrong_if_most_do_not() -> None:

@@ -10,14 +10,12 @@ from trio.testing import MockClock
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
-from dafka.broker.core.metadata.commands import CreateTopic, Order, encode_order
-from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.metadata import controller as controllers
 from dafka.broker.metadata.changes import CONTROLLER_S
-from dafka.broker.metadata.controller import VOTER_AFTER_S, OrderRequest
+from dafka.broker.metadata.controller import VOTER_AFTER_S
 from dafka.broker.node import BrokerNode
 from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageFormatError
-from dafka.records import Partition, RecordBatch, new_address
+from dafka.records import Partition, RecordBatch
 from tests.broker.replication.virtual_cluster import PATIENCE_S, Disk, VirtualCluster, open_virtual_cluster, wait_for
 
 
@@ -101,18 +99,6 @@ async def test_a_name_is_taken_once_whoever_asks_at_the_same_time(autojump_clock
             for name in "ABCABC":
                 nursery.start_soon(create, name)
         assert sorted(outcomes) == [ErrorCode.NONE, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 5]
-        await agree(cluster)
-
-
-async def test_a_request_that_is_repeated_has_one_effect(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("AB") as cluster:
-        order = Order(CreateTopic(Topic("orders", new_address())), "request")
-        for _ in range(3):
-            cluster.brokers["B"].messenger.send("A" * 32, OrderRequest(encode_order(order).decode()))
-        cluster.brokers["B"].messenger.send("A" * 32, OrderRequest("malformed"))
-        await wait_for(lambda: list(cluster.brokers["B"].topics) == ["orders"])
-        applied = cluster.brokers["A"].tables.state.applied
-        await wait_for(lambda: cluster.brokers["B"].tables.state.applied == applied)
         await agree(cluster)
 
 

@@ -158,7 +158,7 @@ async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
 
 async def test_kill_leaves_no_acknowledged_record_without_its_offset(tmp_path: Path) -> None:
     storage = f"filelog:{tmp_path}/log"
-    program = [sys.executable, "-m", "tests.broker.log.appending", storage]
+    program = [sys.executable, "-m", "tests.broker.nodes.test_broker", storage]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
         assert process.stdout is not None
         for _ in range(20):
@@ -171,3 +171,16 @@ async def test_kill_leaves_no_acknowledged_record_without_its_offset(tmp_path: P
         assert log.high_watermark > acknowledged
         records = await read_all(broker, log)
         assert values_of(records) == [b"%d" % n for n in range(log.high_watermark)]
+
+
+async def append_until_killed(storage: str) -> None:
+    """Append numbers, and print the offset of each one that is durable."""
+    async with open_broker(storage) as (_, broker):
+        await broker.admin.create_topic("orders")
+        log = log_of(broker, "orders")
+        while True:
+            print(await broker.writer.append(log, encode([b"%d" % log.high_watermark])).wait_offset(), flush=True)
+
+
+if __name__ == "__main__":
+    trio.run(append_until_killed, sys.argv[1])
