@@ -19,7 +19,6 @@ from dafka.errors import StorageFormatError
 from tests.broker.core.groups.group_client import BOTH, RANGE, Groups
 
 ORDERS = TopicPartition("orders", 0)
-SESSION_MS = 10_000
 WAITS = "waits"
 
 

@@ -43,12 +43,6 @@ def make_log(**fields: Any) -> Log:
     return Log("orders", 0, place, place, high_watermark=Offset(END), **fields)
 
 
-def test_each_offset_has_the_last_epoch_that_begins_there_or_before() -> None:
-    log = make_log(epochs=[(epoch, Offset(start)) for epoch, start in EPOCHS])
-    for offset in range(END + 1):
-        assert log.epoch_at(Offset(offset)) == max(epoch for epoch, start in EPOCHS if start <= offset)
-
-
 def test_an_epoch_ends_where_the_next_one_of_the_log_begins() -> None:
     log = make_log(epochs=[(epoch, Offset(start)) for epoch, start in EPOCHS])
     for epoch in range(12):

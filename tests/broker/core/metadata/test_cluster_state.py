@@ -145,6 +145,10 @@ def test_all_brokers_support_the_feature_level_which_never_falls(seed: int) -> N
         assert all(not level or each.features.has(level) for each in state.brokers.values())
         if isinstance(order.command, SetFeatureLevel) and outcome == DONE:
             assert level == order.command.level
+        if isinstance(order.command, DrainBroker) and outcome.error is not ErrorCode.NOT_CONTROLLER:
+            broker = state.brokers.get(order.command.store_id)
+            assert (outcome == DONE) == (broker is not None)
+            assert broker is None or broker.is_draining == order.command.is_draining
 
 
 @each_seed(50)
@@ -156,6 +160,7 @@ def test_an_order_that_is_refused_or_made_again_changes_nothing(seed: int) -> No
         outcome = state.apply(order)
         has_lost_power = order.controller_epoch < latest
         assert (outcome.reason == "another broker had become the controller") == has_lost_power
+        assert outcome.error is ErrorCode.NOT_CONTROLLER or not has_lost_power
         latest = max(latest, order.controller_epoch)
         if outcome != DONE:
             assert {**parts(state), "deleted_ids": before["deleted_ids"]} == before
@@ -170,12 +175,15 @@ def test_names_numbers_and_ids_belong_to_one(seed: int) -> None:
     state, deleted, forgotten = begin(), set[str](), set[str]()
     for order in draw_orders(seed):
         replicas, last_epochs = dict(state.replicas), dict(state.last_epochs)
+        placements = {each.topic_id: each.placement for each in state.topics.values()}
         outcome = state.apply(order)
         assert all(state.last_epochs[name] >= epoch for name, epoch in last_epochs.items()), "none is used again"
         offsets = [each.offset for each in state.snapshots]
         assert offsets == sorted(set(offsets))
         for key, found in state.replicas:
             known = replicas.get(key, LogReplicas(()))
+            if isinstance(order.command, CreateTopic | AddLogs) and key not in replicas:
+                assert found.assigned_count == len(found.replicas) * order.command.is_assigned
             is_recovered = isinstance(order.command, RecoverLog) and outcome == DONE and found != known
             assert recovery_of(found.generation) == recovery_of(known.generation) + is_recovered
             assert found.generation >= known.generation
@@ -184,6 +192,7 @@ def test_names_numbers_and_ids_belong_to_one(seed: int) -> None:
         assert len(set(ids)) == len(ids)
         assert len(set(numbers)) == len(numbers)
         assert state.members.free_number() not in numbers
+        assert [state.members.find_number(number) for number in numbers] == [*state.brokers.values()]
         assert state.topics.keys().isdisjoint(state.deleting)
         assert state.deleted_ids >= deleted
         assert state.deleted_ids.isdisjoint(ids)
@@ -193,21 +202,9 @@ def test_names_numbers_and_ids_belong_to_one(seed: int) -> None:
         forgotten = set(state.forgotten_ids)
         for each in state.topics.values():
             assert len(each.placement) == each.log_count >= 1
+            former = placements.get(each.topic_id, ())
+            assert each.placement[: len(former)] == former, "the first replicas of a log never change"
             assert {"a", "b", "c"} >= {store for replicas in each.placement for store in replicas}
-
-
-def test_the_first_replicas_of_a_log_never_change() -> None:
-    state = begin()
-    assert state.apply(Order(CreateTopic(topic()))) == DONE
-    assert state.apply(Order(ChangeReplicas("1D", 0, ("c", "b"), generation=1))) == DONE
-    assert state.apply(Order(AddLogs("1D", 2, (("b", "c"),), is_assigned=True))) == DONE
-    assert state.apply(Order(AddLogs("1D", 3, (("x",), ("b", "c"), ("a",))))) == DONE, "the last one is added"
-    found = state.topics["orders"]
-    assert found.placement == (("a", "b", "c"), ("b", "c"), ("a",))
-    assert dict(state.replicas) == {
-        ("1D", 0): LogReplicas(("c", "b"), 1, ("a", "b", "c"), Reason.ASKED),
-        ("1D", 1): LogReplicas(("b", "c"), assigned_count=2),
-    }
 
 
 def test_one_change_of_replicas_follows_another() -> None:
@@ -232,19 +229,6 @@ def test_one_change_of_replicas_follows_another() -> None:
     made = attrs.evolve(cancelled, former=())
     assert found == [LogReplicas(("b", "a")), changed, changed, cancelled, made, made, None]
     assert (changed.added, changed.removed, made.added, made.removed) == (("c",), ("a",), (), ())
-
-
-def test_a_forgotten_broker_leaves_its_number_and_never_returns() -> None:
-    state = begin()
-    state.apply(Order(CreateTopic(topic("orders", "1D", ("a", "b"), ("b", "c")))))
-    assert state.apply(Order(ForgetBroker("b"))) == DONE
-    assert state.topics["orders"].placement == (("a", "b"), ("b", "c")), "its epochs are still part of these logs"
-    assert state.members.free_number() == 1
-    refused = state.apply(Order(RegisterBroker("b", 1)))
-    assert refused == (ErrorCode.INVALID_REGISTRATION, "the cluster has forgotten this store")
-    assert state.apply(Order(RegisterBroker("d", 1))) == DONE
-    refused = state.apply(Order(ChangeReplicas("1D", 0, ("b",), generation=1)))
-    assert refused.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_the_name_of_a_deleted_topic_is_free_when_its_records_are_known() -> None:
@@ -296,6 +280,7 @@ REFUSED: list[tuple[Command, ErrorCode, str]] = [
     ),
     (SetFeatureLevel(0), ErrorCode.INVALID_UPDATE_VERSION, "the feature level 0 is not supported by"),
     (SetFeatureLevel(4), ErrorCode.INVALID_UPDATE_VERSION, "by broker 0, broker 1, broker 2: update dafka there first"),
+    (RegisterBroker("f", 3), ErrorCode.INVALID_REGISTRATION, "the cluster has forgotten this store"),
     (DrainBroker("d", is_draining=True), ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker"),
     (ForgetBroker("d"), ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker"),
     (CreateTopic(topic("orders", "2D")), ErrorCode.TOPIC_ALREADY_EXISTS, "there is a topic 'orders' already"),
@@ -311,6 +296,7 @@ REFUSED: list[tuple[Command, ErrorCode, str]] = [
     (AlterSettings("9D", {}), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
     (ChangeReplicas("1D", 1, ("a",)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
     (ChangeReplicas("1D", 0, ("x",), generation=1), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
+    (ChangeReplicas("1D", 0, ("f",), generation=1), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are different brokers"),
     (ChangeReplicas("1D", 0, ("a",), generation=2), ErrorCode.REASSIGNMENT_IN_PROGRESS, "at the same time: try again"),
     (ReplicasChanged("1D", 1, 1, 1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic"),
     (RecoverLog("1D", 0, "x"), ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no such broker"),
@@ -323,7 +309,8 @@ REFUSED: list[tuple[Command, ErrorCode, str]] = [
 @pytest.mark.parametrize(("command", "error", "reason"), REFUSED, ids=repr)
 def test_what_cannot_take_effect_is_refused_with_its_reason(command: Command, error: ErrorCode, reason: str) -> None:
     state = begin()
-    state.apply(Order(CreateTopic(topic())))
+    for each in (CreateTopic(topic()), RegisterBroker("f", 3), ForgetBroker("f")):
+        assert state.apply(Order(each)) == DONE
     state.take_records()
     outcome = state.apply(Order(command))
     assert outcome.error is error
@@ -346,14 +333,6 @@ def test_a_broker_that_does_not_support_the_feature_level_is_refused() -> None:
     assert "never lowered" in state.apply(Order(SetFeatureLevel(1))).reason
 
 
-def test_a_former_controller_has_no_effect() -> None:
-    state = begin()
-    assert state.apply(Order(OpenCluster(), controller_epoch=1024)) == DONE
-    assert state.apply(Order(CreateTopic(topic()), controller_epoch=1023)).error is ErrorCode.NOT_CONTROLLER
-    assert state.topics == {}
-    assert state.apply(Order(CreateTopic(topic()), controller_epoch=1024)) == DONE
-
-
 def test_a_malformed_state_is_refused() -> None:
     for key, value in [
         (b"cluster", b"{"),
@@ -364,13 +343,3 @@ def test_a_malformed_state_is_refused() -> None:
     ]:
         with pytest.raises(StorageFormatError, match="the stored state of the cluster is malformed"):
             ClusterState().restore({key: value})
-
-
-def test_the_number_of_a_broker_is_found() -> None:
-    state = begin()
-    found = state.members.find_number(1)
-    assert found is not None
-    assert found.store_id == "b"
-    assert state.members.find_number(3) is None
-    state.apply(Order(DrainBroker("b", is_draining=True)))
-    assert state.brokers["b"] == attrs.evolve(found, is_draining=True)

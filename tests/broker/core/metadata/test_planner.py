@@ -46,13 +46,6 @@ BROKERS = [f"broker-{number}" for number in range(10)]
 # Choosing
 
 
-def test_a_further_broker_changes_the_order_of_no_others() -> None:
-    for log in (f"orders/{number}" for number in range(1000)):
-        before, after = rank_nodes(log, BROKERS), rank_nodes(log, [*BROKERS, "further"])
-        after.remove("further")
-        assert after == before
-
-
 @given(
     st.lists(
         st.builds(Candidate, st.sampled_from(BROKERS), st.integers(0, 9), st.sampled_from("rs"), st.booleans()),
@@ -365,17 +358,6 @@ def test_damaged_replicas_are_copied_anew_one_after_the_other_while_one_is_whole
     assert [({*each.replicas}, each.reason) for each in cluster.run(20)] == [({"b0", "b2"}, Reason.DAMAGED)]
     damage("")
     assert [len(each.replicas) for each in cluster.run(20)] == [3]
-
-
-def test_a_change_is_replaced_whose_new_brokers_die() -> None:
-    cluster = Cluster(broker_count=6, copy_s=10_000)
-    cluster.create("logs", 1)
-    former = cluster.present["logs/0"].replicas
-    first, second, third = cluster.state.brokers.keys() - {*former}
-    cluster.order(ChangeReplicas("logs", 0, (first, second, third), generation=1))
-    cluster.run(3)
-    cluster.kill(first, second)
-    assert [{first, second}.isdisjoint(each.replicas) for each in cluster.run(70)] == [True]
 
 
 def test_logs_whose_replicas_are_assigned_keep_their_number_and_order() -> None:

@@ -1,4 +1,4 @@
-"""The settings of topics: which values are valid, and what a topic without them has."""
+"""The names and settings of topics: which are valid, and what a topic without settings has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dafka.broker.core.metadata.topic_settings import (
     list_settings,
     replicas_min_of,
 )
-from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.metadata.topics import NAME_MAX, Topic, find_name_problem
 from dafka.config import BATCH_BYTES_MAX, Config
 
 LONG_MAX = str(2**63 - 1)
@@ -107,3 +107,11 @@ def test_who_may_write_and_how_many_replicas_must_be_in_sync() -> None:
     topic = Topic("orders", "1D", settings={"availability": "branch", "min.insync.replicas": "2"})
     assert (availability_of(topic), replicas_min_of(topic)) == ("branch", 2)
     assert (availability_of(Topic("orders", "1D")), replicas_min_of(Topic("orders", "1D"))) == ("majority", 1)
+
+
+def test_names_are_those_that_clients_of_kafka_can_use() -> None:
+    assert NAME_MAX == 249
+    for name in ("...", "a", "Az09._-", "a" * NAME_MAX):
+        assert find_name_problem(name) == ""
+    for name in ("", ".", "..", "a" * (NAME_MAX + 1), "$logs", *(f"a{each}" for each in " /$:,ü\n\0")):
+        assert find_name_problem(name)

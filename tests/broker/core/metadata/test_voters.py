@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -35,22 +34,3 @@ def test_voters_change_until_they_are_as_many_and_as_good_as_can_be(
     could_vote = usable.union(order[:count]) - leaving
     assert leaving.isdisjoint(present) or len(could_vote) < len(present)
     assert len(present) == max(each for each in VOTERS if each <= max(len(could_vote), min(count, len(present))))
-
-
-@pytest.mark.parametrize(
-    ("present", "usable", "leaving", "chosen"),
-    [
-        ("a", "ab", "", "a"),
-        ("a", "abc", "", "abc"),
-        ("abc", "abcd", "", "abc"),
-        ("abc", "abcde", "", "abcde"),
-        ("abc", "ab", "c", "abc"),
-        ("abc", "abd", "c", "abd"),
-        ("abc", "abdef", "c", "abd"),
-        ("abc", "bcd", "a", "abc"),
-        ("a", "b", "a", "ab"),
-        ("ab", "ab", "", "a"),
-    ],
-)
-def test_choices(present: str, usable: str, leaving: str, chosen: str) -> None:
-    assert "".join(choose_voters(tuple(present), "a", frozenset(usable), frozenset(leaving))) == chosen
