@@ -214,8 +214,9 @@ async def test_all_brokers_start_ten_seconds_before_their_tower_after_a_rolling_
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("storage", ["filelog", "sqlite"])
-@pytest.mark.parametrize("kind", ["old-disk-first", "cut-disk-first"])
-async def test_all_are_killed_and_one_of_three_has_forgotten_something(tmp_path: Path, kind: str, storage: str) -> None:
+@pytest.mark.parametrize("kind", ["old-disk-first", "cut-disk-first", "clone"])
+async def test_one_of_three_has_forgotten_something_or_runs_twice(tmp_path: Path, kind: str, storage: str) -> None:
+    """A clone becomes a broker of its own, with another number. In the other cases, all brokers are killed."""
     async with (
         open_cluster(tmp_path, is_split=not OBSTACLE, storage=storage) as cluster,
         keep_sending(cluster) as workload,
@@ -223,20 +224,6 @@ async def test_all_are_killed_and_one_of_three_has_forgotten_something(tmp_path:
         async with DiskFaults(cluster, Random(1)).apply(kind, cluster.brokers["broker-1"]):
             pass
         await workload.wait_more(cluster, kind)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("storage", ["filelog", "sqlite"])
-async def test_a_clone_starts_beside_its_running_original(tmp_path: Path, storage: str) -> None:
-    """It becomes a broker of its own, with another number."""
-    async with (
-        open_cluster(tmp_path, is_split=not OBSTACLE, storage=storage) as cluster,
-        keep_sending(cluster) as workload,
-    ):
-        async with DiskFaults(cluster, Random(1)).apply("clone", cluster.brokers["broker-1"]):
-            pass
-        await workload.wait_more(cluster, "the clone")
 
 
 @pytest.mark.long

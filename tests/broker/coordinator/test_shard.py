@@ -12,7 +12,6 @@ import trio.testing
 
 from dafka.broker.core.coordination.effects import Action, Answer, WriteState
 from dafka.broker.core.coordination.state_records import OFFSETS_TOPIC, StateRecord
-from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
@@ -62,29 +61,6 @@ async def test_answers_come_in_order_as_soon_as_all_earlier_records_are_durable(
             assert shard.shard.is_settled == (shard.records.durable == len(shard.records.put_records))
         await shard.commit()
         assert executed == sorted(answers) == list(range(12))
-
-
-async def test_a_transaction_is_ended_after_its_decision_is_durable_and_answered_after_its_completion_is() -> None:
-    async with serve(Shard(Records())) as shard, trio.open_nursery() as nursery:
-        coordinator, now = shard.shard.transactions, steady_now_ms()
-        answers: list[Any] = []
-        await send(nursery, shard, answers, lambda token: coordinator.init_producer_id(token, "t", 60_000, None, now))
-        assert answers == []
-        await shard.commit()
-        producer = answers.pop().producer
-        await send(
-            nursery, shard, answers, lambda token: coordinator.add_partitions(token, "t", producer, [ORDERS], now)
-        )
-        await send(nursery, shard, answers, lambda token: coordinator.end_transaction(token, "t", producer, True, now))
-        await shard.commit(1)
-        assert (answers, shard.ended) == ([ErrorCode.NONE], [])
-        await shard.commit(1)
-        assert (answers, len(shard.ended)) == ([ErrorCode.NONE], 1)
-        shard.shard.execute(coordinator.markers_written("t", now))
-        await trio.testing.wait_all_tasks_blocked()
-        assert answers == [ErrorCode.NONE]
-        await shard.commit()
-        assert answers == [ErrorCode.NONE] * 2
 
 
 async def restored(records: list[StateRecord], **fields: Any) -> Shard:

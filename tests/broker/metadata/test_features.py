@@ -21,8 +21,6 @@ DRAINING = {DrainBroker.KIND: 2}
 OLD = FeatureSupport(FeatureLevels(1, 1), DRAINING)
 NEW = FeatureSupport(FeatureLevels(1, 2), DRAINING)
 
-TOO_OLD = "the cluster has the feature level 2, and this broker supports 1: update dafka on this broker"
-
 
 async def use_new_command(cluster: VirtualCluster, name: str, *, is_draining: bool = True) -> None:
     await cluster.brokers[name].admin.change(DrainBroker("A" * 32, is_draining))
