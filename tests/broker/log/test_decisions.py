@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import product
 from random import Random
 from types import SimpleNamespace
@@ -35,7 +36,7 @@ from dafka.broker.log.trimming import LogTrimmer
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import PendingAppend
 from dafka.config import StoreConfig
-from dafka.errors import NotLeaderError, StorageCorruptError
+from dafka.errors import NotLeaderError, StorageCorruptError, StorageError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, RetentionPolicy
 from dafka.storage.compaction import CompactionPolicy
@@ -125,6 +126,51 @@ async def test_a_start_has_moved_when_the_deletion_is_durable_too(autojump_clock
             await wait_all_tasks_blocked()
             assert (log.index.start_offset, len(nursery.child_tasks)) == (start, 1)
             each.set()
+
+
+@pytest.mark.parametrize("error", [None, NotLeaderError, TopicDeletedError])
+async def test_a_start_moves_when_enough_replicas_store_it_unless_this_broker_leads_no_longer(
+    error: type[Exception] | None, autojump_clock: MockClock
+) -> None:
+    (assigner, log), watchers, committed, done = begin(3), LogWaiters(), list[bool](), trio.Event()
+    assigner.table.replicate(log)
+    done.set()
+    storage: Any = SimpleNamespace(waits=DurableWaits(), write=lambda: done)
+    logs: Any = SimpleNamespace(find=lambda _name: log, has_committed_index=lambda *_: bool(committed))
+    starts = LogStarts(assigner.table, logs, storage, watchers)
+
+    async def move() -> None:
+        with nullcontext() if error is None else pytest.raises(error):
+            await starts.move(log, Offset(2))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(move)
+        await wait_all_tasks_blocked()
+        assert log.index.start_offset == 0
+        if error is None:
+            committed.append(True)
+        log.is_gone = error is TopicDeletedError
+        log.leadership = LeaderAndIsr("a", 0 if error is None else 1, is_led=True)
+        watchers.notify(log)
+    assert log.index.start_offset == (2 if error is None else 0)
+
+
+async def test_records_that_cannot_be_deleted_yet_stay_for_now(caplog: pytest.LogCaptureFixture) -> None:
+    _, log = begin(3)
+    errors = [NotLeaderError("another leads", ""), TopicDeletedError("orders"), StorageError("disk full")]
+
+    async def move(_log: Log, _start: Offset) -> None:
+        await trio.lowlevel.checkpoint()
+        raise errors.pop()
+
+    fake: Any = None
+    starts: Any = SimpleNamespace(move=move)
+    retention: Any = LogRetention(fake, fake, fake, fake, StoreConfig(), "a", fake, starts, fake, fake)
+    while errors:
+        await retention._move_start(log, Offset(2))
+    assert [each.getMessage() for each in caplog.records] == [
+        "expired records of log 0 of orders stay for now: disk full"
+    ]
 
 
 @pytest.mark.parametrize("failures", range(3))

@@ -109,7 +109,12 @@ async def test_a_broker_that_was_killed_before_it_stored_the_state_applies_the_c
         await cluster.brokers["A"].admin.create_topic("kept", placement=[["B" * 32]])
         await wait_for(lambda: "kept" in cluster.brokers["B"].topics)
         monkeypatch.setattr(cluster.brokers["B"].metadata, "_store", trio.Event)
+        unreadable = cluster.disks["B"].unreadable
+        unreadable.add(cluster.log("A", METADATA_TOPIC).leader_partition)
         await cluster.brokers["A"].admin.create_topic("again", placement=[["B" * 32]])
+        await trio.sleep(1)
+        assert "again" not in cluster.brokers["B"].topics
+        unreadable.clear()
         await wait_for(lambda: "again" in cluster.brokers["B"].topics)
         expected = states(cluster)[0]
         await cluster.stop("B")

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Consumer, Partition, ProducerRecord, Record
+from dafka import Config, Consumer, Partition, Record
 from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
@@ -85,21 +85,6 @@ async def take(consumer: Consumer, count: int) -> list[Record]:
 
 def values_of(records: Iterable[Record]) -> list[bytes | None]:
     return [record.value for record in records]
-
-
-async def test_native_records_get_offsets(storage: str) -> None:
-    async with open_broker(storage) as (cluster, broker):
-        async with cluster.producer("orders") as producer:
-            await producer.send_many([ProducerRecord(b"%d" % n, b"key", [("h", b"v")], 5000 + n) for n in range(100)])
-            await producer.wait_acknowledged()
-        log = await wait_end(broker, "orders", 100)
-        records = await read_all(broker, log)
-        assert values_of(records) == [b"%d" % n for n in range(100)]
-        assert [record.sequence for record in records] == list(range(100))
-        assert records[7].key == b"key"
-        assert records[7].headers == (("h", b"v"),)
-        assert records[7].timestamp == 5007
-        assert values_of(await read_all(broker, log, 95)) == [b"%d" % n for n in range(95, 100)]
 
 
 async def test_consumers_get_what_clients_append(storage: str) -> None:

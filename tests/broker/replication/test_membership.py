@@ -22,13 +22,6 @@ def numbers(cluster: VirtualCluster) -> dict[str, int]:
     return {name: each.brokers.own.number for name, each in cluster.brokers.items()}
 
 
-async def test_a_broker_gets_a_number_that_is_free(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("B", number=0)
-        await cluster.start("A")
-        assert numbers(cluster) == {"B": 0, "A": 1}
-
-
 async def test_a_broker_with_the_number_of_another_one_is_refused(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("A", number=1)

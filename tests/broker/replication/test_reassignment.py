@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.replication.preferred_leader import PreferredLeaderElections
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
@@ -19,17 +18,6 @@ QUICK: dict[str, Any] = {
     "replace_replicas_after_ms": 1000,
     "delete_delay_ms": 1000,
 }
-
-
-def ordered(cluster: VirtualCluster, broker: str, number: int = 0) -> LogReplicas:
-    state = cluster.brokers[broker].tables.state
-    return state.replicas.of(state.topics["orders"], number)
-
-
-def reason(cluster: VirtualCluster, broker: str, number: int = 0) -> Reason | None:
-    """Return why the replicas of a log are changing, as a broker knows; None if they are not."""
-    found = ordered(cluster, broker, number)
-    return found.reason if found.is_changing else None
 
 
 def kept(cluster: VirtualCluster, topic: str, count: int) -> list[str]:
@@ -65,33 +53,6 @@ async def test_a_drained_broker_hands_over_its_logs_and_keeps_nothing(autojump_c
         assert kept(cluster, "orders", 4) == ["BCD"] * 4
         for number in range(4):
             assert await cluster.read(cluster.leader("orders", number), number=number) == [b"x"]
-
-
-async def test_dead_brokers_are_replaced_and_logs_count_as_under_replicated_until_then(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_virtual_cluster() as cluster:
-        await cluster.start("A", "B", "C", "D", preferred_leader_after_ms=500, replace_replicas_after_ms=10_000)
-        await cluster.brokers["A"].admin.create_topic("orders", 4)
-        await wait_for(lambda: all(len(cluster.in_sync("orders", number)) == 3 for number in range(4)))
-        affected = [number for number, each in enumerate(kept(cluster, "orders", 4)) if "B" in each]
-        assert not any(each.replicator.reassigner.under_replicated() for each in cluster.brokers.values())
-        await cluster.stop("B")
-
-        def counted() -> list[int]:
-            found = [log for each in cluster.brokers.values() for log in each.replicator.reassigner.under_replicated()]
-            return sorted(log.number for log in found)
-
-        await wait_for(lambda: counted() == affected)
-        await wait_for(
-            lambda: sum(each.brokers.own.under_replicated_logs for each in cluster.brokers.values()) == len(affected)
-        )
-        stopped_at = trio.current_time()
-        log = affected[0]
-        name = cluster.leader("orders", log)
-        await wait_for(lambda: reason(cluster, name, log) is Reason.DEAD)
-        assert trio.current_time() - stopped_at > 5
-        await wait_for(lambda: kept(cluster, "orders", 4) == ["ACD"] * 4 and counted() == [])
 
 
 async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: MockClock) -> None:

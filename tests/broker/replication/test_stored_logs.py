@@ -25,21 +25,6 @@ from dafka.records import Partition
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 
-async def end_an_epoch(cluster: VirtualCluster) -> tuple[str, Partition]:
-    """Make another broker lead after A; return it, and the index of the epoch of A."""
-    await cluster.start("A", "B", "C")
-    await cluster.create("orders", "ABC")
-    await cluster.append("A", b"1")
-    await cluster.append("A", b"2")
-    ended = cluster.log("A").index_partition
-    await cluster.stop("A")
-    leader = await cluster.wait_leader("BC")
-    await cluster.append(leader, b"3")
-    await cluster.start("A")
-    await wait_for(lambda: cluster.in_sync() == "ABC")
-    return leader, ended
-
-
 def checkpoints(cluster: VirtualCluster, name: str) -> dict[str, int]:
     """Return the ends of a broker's checkpoints by the addresses of indexes."""
     found = cluster.brokers[name].storage.state(CHECKPOINTS_TOPIC)
@@ -48,8 +33,15 @@ def checkpoints(cluster: VirtualCluster, name: str) -> dict[str, int]:
 
 
 async def test_a_broker_that_starts_reads_no_index_that_a_checkpoint_covers(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        leader, ended = await end_an_epoch(cluster)
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        await cluster.append("A", b"1")
+        await cluster.append("A", b"2")
+        ended = cluster.log("A").index_partition
+        await cluster.stop("A")
+        leader = await cluster.wait_leader("BC")
+        await cluster.append(leader, b"3")
+        await cluster.start("A")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
         assert not any(checkpoints(cluster, each) for each in "ABC")
         await trio.sleep(WRITE_S)
         assert all(checkpoints(cluster, each) == {ended.address: 2} for each in "ABC")

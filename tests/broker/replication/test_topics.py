@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from dafka.broker.core.log.log_table import leader_partition
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
-from dafka.errors import NoControllerError, NotLeaderError, TopicDeletedError
+from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, batch, open_virtual_cluster, wait_for
 
@@ -52,26 +52,6 @@ async def test_appends_that_wait_end_when_their_topic_is_deleted(autojump_clock:
             writer.append(log, batch(b"y"))
         topic = await cluster.brokers["A"].replicator.deleted_topics.receive()
         assert topic.name == "orders"
-
-
-async def test_only_the_side_with_most_voters_creates_topics_and_the_other_learns_them(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_virtual_cluster("ABC") as cluster:
-        cluster.cut("A", "BC")
-        await wait_for(lambda: len(cluster.brokers["A"].brokers.alive) == 1)
-        refused = "1 of the 3 brokers that vote on metadata are heard, 2 are needed"
-        with trio.fail_after(PATIENCE_S), pytest.raises(NoControllerError, match=refused):
-            await cluster.brokers["A"].admin.create_topic("orders")
-        with trio.fail_after(PATIENCE_S):
-            await cluster.brokers["B"].admin.create_topic("orders")
-            await wait_for(lambda: "orders" in cluster.brokers["C"].topics)
-            await cluster.brokers["C"].admin.change_topic("orders", log_count=2)
-        assert cluster.brokers["A"].topics == {}
-        cluster.heal()
-        await wait_for(lambda: cluster.brokers["A"].topics == cluster.brokers["B"].topics)
-        await cluster.brokers["A"].admin.change_topic("orders", log_count=3)
-        assert len(cluster.brokers["A"].logs("orders")) == 3
 
 
 async def test_partitions_that_no_topic_names_are_kept_through_restarts(autojump_clock: MockClock) -> None:
