@@ -176,12 +176,19 @@ class StoreIdentity(CommitStage):
             with trio.move_on_after(ASK_S):
                 while not is_passed():
                     await self._wait_answer()
+            self._raise_problem()
 
     async def _wait_answer(self) -> None:
         self._answered = trio.Event()
         await self._answered.wait()
-        if self._check.problem is not None:
-            raise OutdatedStoreError(f"the storage is an older copy or a clone: {self._check.problem}")
+        self._raise_problem()
+
+    def _raise_problem(self) -> None:
+        """Raise `OutdatedStoreError` if the store has certainly forgotten something."""
+        problem = self._check.find_problem(trio.current_time())
+        if problem is not None:
+            is_clone = problem is StoreProblem.TWIN
+            raise OutdatedStoreError(f"the storage is an older copy or a clone: {problem}", is_clone=is_clone)
 
     def _heard(self) -> list[str]:
         now = trio.current_time()
@@ -196,7 +203,7 @@ class StoreIdentity(CommitStage):
             self._met |= checked.met
             self._is_checked = False
         if any(map(self._is_shorter, checked.ends, checked.ends.values())):
-            self._check.problem = StoreProblem.RECORDS
+            self._check.suspect(StoreProblem.RECORDS)
         for broker, answer in checked.answers:
             if answer.start == claim.start:
                 self._check.answered(broker, claim, answer.memory, trio.current_time())

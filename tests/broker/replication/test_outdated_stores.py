@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,6 +125,25 @@ async def test_of_two_copies_of_a_store_the_second_one_to_start_becomes_another(
         numbers = {each.brokers.own.number for each in cluster.brokers.values()}
         assert numbers == {0, 1, 2, 3}
         assert cluster.in_sync() == cluster.replicas() == "ABC"
+        await check_all_have(cluster, b"a")
+
+
+async def test_a_clone_never_takes_the_place_of_a_store_that_is_cut_off_when_it_registers(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        cluster.disks["D"] = cluster.disks["C"].copy()
+        cluster.nursery.start_soon(partial(cluster.start, "D", are_cut=True, **SETTINGS))
+        await wait_for(lambda: "D" in cluster.sockets and cluster.sockets["D"].address != "C" * 32)
+        cluster.cut("CD", "AB")
+        await trio.sleep(5)
+        cluster.heal("AD", "BD")
+        await wait_for(lambda: "D" in cluster.brokers and cluster.brokers["D"].joining.has_joined.is_set())
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        assert address(cluster, "C") == "C" * 32
+        assert sorted(each.brokers.own.number for each in cluster.brokers.values()) == [0, 1, 2, 3]
         await check_all_have(cluster, b"a")
 
 

@@ -342,9 +342,10 @@ class VirtualCluster:
             for b in other:
                 self.down |= {(a, b)} if is_one_way else {(a, b), (b, a)}
 
-    def heal(self) -> None:
-        """Make all links again."""
-        down, self.down = self.down, set()
+    def heal(self, *links: str) -> None:
+        """Make all links again, or only some, such as `AB`."""
+        down = {pair for pair in self.down if not links or "".join(sorted(pair)) in links}
+        self.down -= down
         for sender, receiver in sorted(down):
             if sender in self.sockets and receiver in self.sockets:
                 self.sockets[receiver].reconnect(self.sockets[sender])

@@ -158,23 +158,30 @@ class _Sightings:
 class StoreCheck:
     """The check of a broker's own store by others, which it asks again and again.
 
-    A former start of the store counts as running until nothing was heard of it for `timeout_s` seconds.
+    Another start of the store may run beside this one, or may have ended a moment ago: it is heard for a while, either
+    way. The check waits until that is certain, because a clone must not take the place of the store that runs.
     """
 
     def __init__(self, timeout_s: float) -> None:
-        self.problem: StoreProblem | None = None
         self._timeout_s = timeout_s
+        self._suspected: StoreProblem | None = None
         self._answered: set[str] = set()
         self._sightings: dict[str, _Sightings] = {}
 
+    def suspect(self, problem: StoreProblem) -> None:
+        """Record that the store has forgotten something."""
+        self._suspected = self._suspected or problem
+
     def answered(self, broker: str, claim: StoreClaim, memory: StoreMemory, now: float) -> None:
-        """Process an answer. It does not count while a former start is heard, which may have ended a moment ago."""
-        self.problem = self.problem or find_problem(claim, memory)
-        if memory.running == "" or memory.accepted == claim.start:
+        """Process an answer. It does not count while another start is heard."""
+        problem = find_problem(claim, memory)
+        if problem is not None:
+            self.suspect(problem)
+        if memory.running and memory.accepted != claim.start:
+            self._sight_other(broker, now)
+        else:
             self._answered.add(broker)
             self._sightings.pop(broker, None)
-        else:
-            self._sight_former(broker, now)
 
     def overheard(self, broker: str, now: float) -> None:
         """Process that another broker answers a round that this start has not asked.
@@ -182,31 +189,41 @@ class StoreCheck:
         A tower introduces only one of two brokers with one id. The other one hears the brokers of the cluster, but they
         do not hear it.
         """
-        self._sight_former(broker, now)
+        self._sight_other(broker, now)
 
-    def _sight_former(self, broker: str, now: float) -> None:
-        """Process a sign of a former start. It still runs if the signs go on for long.
-
-        A broker that was stopped sends signs of a start that has ended, but all at once.
-        """
+    def _sight_other(self, broker: str, now: float) -> None:
+        """Process a sign of another start. A broker that was stopped sends signs of a former one, but all at once."""
         seen = self._sightings.get(broker)
         if seen is None or now - seen.latest > self._timeout_s:
             seen = self._sightings[broker] = _Sightings(now)
         seen.latest, seen.count = now, seen.count + 1
-        if seen.count >= SIGHTINGS_MIN and now - seen.first >= 2 * self._timeout_s:
-            self.problem = self.problem or StoreProblem.TWIN
+
+    def find_problem(self, now: float) -> StoreProblem | None:
+        """Return how the store has forgotten something; None if it has not, or if it is not certain yet.
+
+        Another start of it runs if the signs go on for twice the timeout, and it has ended if there was none for as
+        long.
+        """
+        certain_s, sightings = 2 * self._timeout_s, self._sightings.values()
+        if any(each.count >= SIGHTINGS_MIN and each.latest - each.first >= certain_s for each in sightings):
+            return StoreProblem.TWIN
+        if any(now - each.latest <= certain_s for each in sightings):
+            return None
+        return StoreProblem.START if self._suspected is StoreProblem.TWIN else self._suspected
 
     def unchecked_by(self, others: Collection[str]) -> frozenset[str]:
         """Return the brokers that have not answered."""
         return frozenset(others) - self._answered
 
     def is_passed(self, others: Collection[str], heard: Collection[str], waited_s: float) -> bool:
-        """Return whether enough of the other brokers have answered, which were asked some seconds ago.
+        """Return whether enough of the other brokers have answered, which were asked some seconds ago, without problem.
 
         At first, all must answer. After `SETTLE_S`, only the heard ones must. After `ANSWER_S` or three times the
         timeout, none must: the others do not hear this broker.
         """
         missing = self.unchecked_by(others)
+        if self._suspected is not None:
+            return False
         return waited_s >= max(ANSWER_S, 3 * self._timeout_s) or not (
             missing if waited_s < SETTLE_S else missing.intersection(heard)
         )

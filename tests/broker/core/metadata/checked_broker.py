@@ -92,8 +92,9 @@ class CheckedBroker(Broker):
             return
         others = self.state.brokers.keys() - {self.name}
         heard = [each for each, at in self.heard_at.items() if self.world.now - at < ALIVE_S]
-        if self.check.problem is not None:
-            self.give_up(kept_log)
+        problem = self.check.find_problem(self.world.now)
+        if problem is not None:
+            self.give_up(kept_log, is_clone=problem is StoreProblem.TWIN)
         elif self.check.is_passed(others, heard, self.world.now - begun):
             self.is_up, self.is_checked = False, True
             super().start(kept_log)
@@ -106,9 +107,9 @@ class CheckedBroker(Broker):
                 self.world.send(self, other, partial(other.check_store, self, self.claim))
             self.world.later(ASK_S, partial(self._wait_checked, generation, begun, kept_log))
 
-    def give_up(self, kept_log: Callable[[str, Broker], KeptLog]) -> None:
+    def give_up(self, kept_log: Callable[[str, Broker], KeptLog], *, is_clone: bool = False) -> None:
         self.crash()
-        self.replaces, self.name, self.starts = self.name, f"{self.link}'", ()
+        self.replaces, self.name, self.starts = "" if is_clone else self.name, f"{self.link}'", ()
         self.start(kept_log)
 
     def answered(self, broker: str, start: str, memory: StoreMemory, ends: Ends) -> None:
@@ -119,9 +120,10 @@ class CheckedBroker(Broker):
         own = {(log, branch): len(ids) for log, found in self.branches.items() for branch, (_, ids) in found.items()}
         kept = {each: end for each, end in ends.items() if not self._is_deleted(each[0])}
         if not self.is_checked and any(end > own.get(each, 0) for each, end in kept.items()):
-            self.check.problem = StoreProblem.RECORDS
-        if self.is_checked and self.check.problem is not None:
-            self.give_up(type(next(iter(self.logs.values()))))
+            self.check.suspect(StoreProblem.RECORDS)
+        problem = self.check.find_problem(self.world.now)
+        if self.is_checked and problem is not None:
+            self.give_up(type(next(iter(self.logs.values()))), is_clone=problem is StoreProblem.TWIN)
 
     def _is_deleted(self, log: str) -> bool:
         return log.partition("/")[0] in self.state.deleted_ids

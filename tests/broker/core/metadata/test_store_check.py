@@ -182,11 +182,32 @@ def test_a_former_start_may_have_ended_a_moment_ago_and_later_it_is_a_twin(
     check = StoreCheck(TIMEOUT_S)
     for at in (*(0.5 for _ in range(50)), 1.0, 1.5, 3.0, 3.0, 3.0, 5.5):
         report(check, at)
-        assert check.problem is None
+        assert check.find_problem(at) is None
     assert not check.is_passed("a", "a", 0.5)
     for at in range(10):
         report(check, 6.0 + 0.25 * at)
-    assert check.problem is StoreProblem.TWIN
+    assert check.find_problem(8.25) is StoreProblem.TWIN
+
+
+@pytest.mark.parametrize("memory", [StoreMemory(running="s2"), StoreMemory(running="s0", counter=1)])
+def test_a_store_with_a_problem_is_a_clone_if_another_start_runs_and_else_an_older_copy(memory: StoreMemory) -> None:
+    claim = StoreClaim(("s0", "s1"))
+    problem = find_problem(claim, memory)
+    older, clone = StoreCheck(TIMEOUT_S), StoreCheck(TIMEOUT_S)
+    for at in (0.0, 0.5, 1.0, 1.5):
+        for check in (older, clone):
+            check.answered("a", claim, memory, at)
+            assert check.find_problem(at) is None
+    older.answered("a", claim, StoreMemory(counter=memory.counter), 2.0)
+    expected = StoreProblem.START if problem is StoreProblem.TWIN else StoreProblem.COUNTER
+    assert older.find_problem(2.0) is expected
+    clone.answered("a", claim, memory, 2.0)
+    assert clone.find_problem(2.0) is StoreProblem.TWIN
+    for check in (older, clone):
+        assert not check.is_passed("a", "a", 10 * ANSWER_S), "it must not serve with this id"
+    unheard = StoreCheck(TIMEOUT_S)
+    unheard.answered("a", claim, memory, 0.0)
+    assert [unheard.find_problem(at) for at in (0.0, 2.0, 2.1)] == [None, None, expected]
 
 
 def test_a_store_takes_the_place_of_its_former_id_unless_that_one_runs() -> None:
