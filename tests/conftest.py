@@ -53,7 +53,6 @@ TOGETHER = {
         "tests/spark/test_write.py",
     ),
     "another Spark session": (
-        "tests/spark/test_bad_input.py",
         "tests/spark/test_dataframes.py",
         "tests/spark/test_decoding.py",
         "tests/spark/test_pipeline.py",

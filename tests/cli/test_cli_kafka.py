@@ -17,9 +17,8 @@ from confluent_kafka import Consumer
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
 from dafka.cli import main
-from dafka.testing import RunningKafka
+from dafka.testing import RunningKafka, kafka
 from tests.kafka.server.clients import Confluent, Message
-from tests.kafka.server.fixtures import run_broker
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, Authority, write_user_file
 
 TIMES = [1_700_000_000_000 + n * 1000 for n in range(10)]
@@ -52,7 +51,7 @@ class Broker:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with run_broker(f"filelog:{tmp_path_factory.mktemp('broker')}/log") as running:
+    with kafka(f"filelog:{tmp_path_factory.mktemp('broker')}/log") as running:
         yield Broker(running)
 
 
@@ -177,7 +176,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningK
     settings = {"users": str(folder / "users"), "tls_certificate": str(authority.issue("127.0.0.1"))}
     (folder / "password").write_text(f"{PASSWORD}\n")
     (folder / "wrong").write_text("wrong\n")
-    with run_broker("memory:", Config().with_clients(**settings)) as running:  # type: ignore[arg-type]
+    with kafka("memory:", Config().with_clients(**settings)) as running:  # type: ignore[arg-type]
         yield running, authority, folder
 
 

@@ -1,4 +1,4 @@
-"""Mistakes of users: each is one sentence that names the option, whatever the query. Only the last test needs Spark."""
+"""Mistakes of users: each is one sentence that names the option, whatever the query."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -16,11 +16,7 @@ from dafka.errors import DafkaError
 from dafka.records import Partition
 from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.schema import COLUMNS
-from tests.spark.queries import finish_query
 from tests.spark.stores import batch, fill, trim
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BATCH, STREAM, CLUSTER, WRITE = ("batch",), ("stream",), ("cluster",), ("write",)
 BOTH = (*BATCH, *STREAM)
@@ -191,19 +187,3 @@ def test_mistakes(stores: Path) -> None:
         check_mistake(sentence, "write", {"topic": "t"}, columns)
     check_mistake("mode overwrite: records can only be appended", "write", {"topic": "t"}, overwrite=True)
     check_mistake("outputMode complete: records can only be appended", "write stream", {"topic": "t"}, overwrite=True)
-
-
-def test_sparks_exception_contains_the_sentence(spark: SparkSession, stores: Path) -> None:
-    frame = spark.read.format("dafka").option("subscribe", "trades")
-    with pytest.raises(
-        Exception, match=r"ConfigError: option subscribe: no store has a topic 'trades'; the stores hold 'o"
-    ):
-        frame.load(f"{stores}/store.db").count()
-    with pytest.raises(Exception, match=r"ConfigError: schema: expected type binary for column value, not string"):
-        spark.read.format("dafka").schema("value string").load(f"{stores}/store.db").count()
-    stream = spark.readStream.format("dafka").load(f"{stores}/nothing")
-    with pytest.raises(Exception, match=r"StorageError: path .*/nothing: there is nothing here"):
-        finish_query(stream.writeStream.format("noop").trigger(availableNow=True).start)
-    writer = spark.sql("select 'x' value").write.format("dafka").option("topic", "t")
-    with pytest.raises(Exception, match="mode overwrite: records can only be appended"):
-        writer.mode("overwrite").save()

@@ -43,14 +43,6 @@ def test_a_topic_decoded(spark: SparkSession, store: Path) -> None:
     ]
 
 
-def test_without_a_schema_values_are_the_bytes_that_were_sent(spark: SparkSession, store: Path) -> None:
-    frame = dafka.spark.read(spark, [store], topic=["orders"])
-    assert frame.columns == [*PLAIN, "value"]
-    assert [bytes(row.value) for row in frame.orderBy("offset").collect()] == LINES
-    topics = ("a, b", ["a, b", "orders"], None)
-    assert [dafka.spark.read(spark, store, topic=topic).count() for topic in topics] == [4, 7, 9]
-
-
 def test_columns_and_options(spark: SparkSession, store: Path) -> None:
     options: dict[str, Any] = {"startingOffsets": {"orders": {A: 1}}, "minPartitions": 2, "failOnDataLoss": True}
     frame = dafka.spark.read(spark, store, topic="orders", schema="item STRING", columns=["offset"], **options)

@@ -196,9 +196,6 @@ def test_malformed_avro_is_null_and_the_rest_is_read() -> None:
     values = [good, b"", good[:-1], good + b"\0", b"\x06\xff\xfe\xfd\0", b"\x80" * 12, None, good]
     row = {"item": "tea", "count": 3}
     assert AvroDecoder(ORDER)(pa.array(values, pa.binary())).to_pylist() == [row, *[None] * 6, row]
-
-
-def test_a_time_out_of_range_is_malformed() -> None:
     schema = one_field(logical("long", "timestamp-millis"))
     values = [avro(one_field("long"), {"x": number}) for number in (0, 2**62, 1000)]
     found = AvroDecoder(schema)(pa.array(values)).to_pylist()

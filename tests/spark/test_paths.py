@@ -44,34 +44,22 @@ def stores(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_store_of_either_kind(stores: Path) -> None:
+def test_a_store_a_folder_a_pattern_and_a_list_name_each_store_once(stores: Path) -> None:
     assert find(stores / "a.db") == [f"sqlite:{stores}/a.db"]
     assert find(stores / "log") == find(f"{stores}/log/") == [f"filelog:{stores}/log"]
-
-
-def test_a_folder_names_its_stores(stores: Path) -> None:
     both = [f"sqlite:{stores}/a.db", f"filelog:{stores}/log"]
     assert find(stores) == find(f"{stores}/") == both
-
-
-def test_a_pattern_names_the_stores_that_it_matches(stores: Path) -> None:
     assert find(f"{stores}/*.db") == find(f"{stores.parent}/**/?.db") == [f"sqlite:{stores}/a.db"]
-
-
-def test_a_list_names_each_store_once(stores: Path) -> None:
     assert find(stores / "log", stores, stores / "a.db") == [f"filelog:{stores}/log", f"sqlite:{stores}/a.db"]
 
 
-def test_urls_of_files_and_of_storages(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urls_of_files_and_of_storages_and_the_home_folder(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spaced = stores / "a b.db"
     fill(f"sqlite:{spaced}", batch("orders", A, 0, 1))
     assert find(spaced.as_uri()) == find(f"file:{spaced}") == find(f"file://localhost{spaced}") == [f"sqlite:{spaced}"]
     monkeypatch.chdir(stores)
     assert find("sqlite:a.db") == find("a.db") == [f"sqlite:{stores}/a.db"]
     assert find("filelog:log") == [f"filelog:{stores}/log"]
-
-
-def test_the_home_folder(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(stores))
     assert find("~/a.db") == find("sqlite:~/a.db") == [f"sqlite:{stores}/a.db"]
 

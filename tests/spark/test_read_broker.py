@@ -15,8 +15,8 @@ from confluent_kafka import Consumer
 
 from dafka import Config, ProducerRecord, open_consumer, open_producer
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
+from dafka.testing import kafka
 from tests.kafka.server.clients import AioKafka, Confluent, Message
-from tests.kafka.server.fixtures import run_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +111,7 @@ def read_with_spark(spark: SparkSession, storage: str, *, may_be_empty: bool = F
 
 def test_all_readers_see_the_same_records(spark: SparkSession, tmp_path: Path) -> None:
     storage = f"filelog:{tmp_path}/log"
-    with run_broker(storage, Config().with_kafka(log_count=LOGS)) as broker, ThreadPoolExecutor() as pool:
+    with kafka(storage, Config().with_kafka(log_count=LOGS)) as broker, ThreadPoolExecutor() as pool:
         servers, config = broker.bootstrap_servers, broker.config
         started, confluent = threading.Barrier(6), Confluent(partitioner="murmur2_random")
 

@@ -6,7 +6,6 @@ import sqlite3
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -27,7 +26,7 @@ from dafka.spark.schema import COLUMNS
 from dafka.storage import open_storage
 from dafka.storage.arrow import arrow_schema, escape_name, to_arrow
 from dafka.storage.compaction import CompactionPolicy, compact_partition
-from tests.spark.stores import A, B, batch, content, fill, trim, whole_batch
+from tests.spark.stores import A, B, batch, fill, trim, whole_batch
 
 PARTITION = Partition("orders", A)
 
@@ -242,22 +241,6 @@ def test_damaged_pages(tmp_path: Path) -> None:
     assert found == sorted(set(found))
     assert 3000 - 2 * page_bytes // 500 < len(found) < 3000
     assert (found[0], found[-1]) == (0, 2999)
-
-
-def test_damaged_entries_of_a_file_log(tmp_path: Path) -> None:
-    runs = [batch("orders", A, start, start + 20) for start in range(0, 200, 20)]
-    url = fill(f"filelog:{tmp_path}/log", *runs)
-    (segment,) = (tmp_path / "log/topics").rglob("*.log")
-    data = bytearray(segment.read_bytes())
-    position = data.index(content("orders", A, 105))
-    data[position] ^= 1
-    segment.write_bytes(data)
-    with pytest.raises(StorageError, match="set failOnDataLoss to false to skip them"):
-        read(task(url, 0, 200))
-    found = read(task(url, 0, 200), ["offset"], fail=False)["offset"].to_pylist()
-    assert 105 not in found
-    assert set(range(100)) | set(range(120, 200)) <= set(found)
-    assert all(before < after for before, after in pairwise(found))
 
 
 def test_records_that_are_trimmed_during_a_read(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:

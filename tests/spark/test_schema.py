@@ -42,13 +42,10 @@ def test_the_arrow_types_are_those_that_spark_requires() -> None:
     assert [field.name for field in COLUMNS] == list(ARROW_TYPES)
 
 
-def test_a_time_of_storing_out_of_range_is_refused() -> None:
+def test_times_that_spark_cannot_represent() -> None:
     with pytest.raises(pa.ArrowInvalid):
         to_arrow(batch("orders", A, 0, 2, step_ms=2**62), COLUMNS.names)
-
-
-def test_a_timestamp_that_spark_cannot_represent_is_the_time_of_storing() -> None:
-    """Timestamps are what producers say: one of them must not end a query."""
+    # Timestamps are what producers say: one of them must not end a query.
     stored = batch("orders", A, 0, 5)
     found = to_arrow(attrs.evolve(stored, timestamps=[5, -1, 2**62, -(2**63), TIMESTAMP_MAX]), COLUMNS.names)
     own = found["timestamp"].cast(pa.timestamp("ms", tz="UTC")).view(pa.int64()).to_pylist()
@@ -87,9 +84,6 @@ def test_columns_of_a_schema() -> None:
     assert to_arrow(batch("orders", A, 0, 2), check_columns(some)).schema.equals(arrow_schema(["value", "offset"]))
     with pytest.raises(ConfigError, match=r"^schema: expected at least one column, of topic, "):
         check_columns(StructType([]))
-
-
-def test_invalid_columns() -> None:
     cases: list[tuple[str, DataType, str]] = [
         ("time", BinaryType(), f"expected columns of {', '.join(COLUMNS.names)}, not 'time'"),
         ("Value", BinaryType(), f"expected columns of {', '.join(COLUMNS.names)}, not 'Value'"),

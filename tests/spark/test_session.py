@@ -46,15 +46,12 @@ def java_options(settings: dict[str, str] | None = None) -> dict[str, str]:
     return _find_java_options(settings or {})
 
 
-def test_the_session_has_the_default_settings(spark: SparkSession) -> None:
+def test_the_session_and_its_workers_have_the_default_settings(spark: SparkSession) -> None:
     from dafka.spark.session import DEFAULT_SETTINGS
 
     assert {name: spark.conf.get(name) for name in DEFAULT_SETTINGS} == DEFAULT_SETTINGS
     assert spark.sparkContext.pythonExec == os.environ["PYSPARK_PYTHON"]
     assert "log4j2.configurationFile" in str(spark.conf.get(JAVA_OPTIONS))
-
-
-def test_workers_run_the_same_python(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([1], 1).map(lambda _: sys.executable).collect() == [sys.executable]
 
 
@@ -133,12 +130,9 @@ def test_the_version_is_recognized_and_an_old_one_refused(version: str, major: i
         check_java(by_path)
 
 
-def test_java_home_has_priority_over_path(tmp_path: Path) -> None:
+def test_what_is_not_java_is_refused_and_java_home_has_priority(tmp_path: Path) -> None:
     old, new = make_java(tmp_path / "old", answer("11")), make_java(tmp_path / "new", "echo 'v version \"21\"'")
     assert check_java({"JAVA_HOME": str(new), "PATH": f"{old}/bin"}) == 21
-
-
-def test_what_is_not_java(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"there is no java on PATH, JAVA_HOME is not set, and {NEEDED}"):
         check_java({"PATH": str(tmp_path)})
     with pytest.raises(ConfigError, match=f"JAVA_HOME is {tmp_path}, which has no bin/java, and {NEEDED}"):

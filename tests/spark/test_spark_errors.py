@@ -72,9 +72,6 @@ def test_a_dafka_error_is_found() -> None:
         assert find_dafka_error(Exception(text)) == (kind, sentence)
         assert summarize_error(Exception(text)) == sentence
         assert find_worker_traceback(Exception(text)) is None
-
-
-def test_a_dafka_error_itself() -> None:
     assert find_dafka_error(ConfigError("option path: no")) == (ConfigError, "option path: no")
 
 

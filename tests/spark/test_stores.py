@@ -33,20 +33,6 @@ def stored_in(*urls: str) -> dict[PartitionName, StoredPartition]:
     return trio.run(program)
 
 
-def test_all_partitions_of_all_stores(tmp_path: Path, scheme: str) -> None:
-    one = fill(f"{scheme}:{tmp_path}/one", batch("orders", A, 0, 5), batch("trades", A, 7, 9))
-    two = fill(f"{scheme}:{tmp_path}/two", batch("orders", B, 0, 3))
-    found = stored_in(one, two)
-    spans = {
-        name: (each.earliest, each.end, each.choose_replicas(each.earliest, each.end)) for name, each in found.items()
-    }
-    assert spans == {
-        ("orders", A): (0, 5, [(one, 0, 5)]),
-        ("trades", A): (7, 9, [(one, 7, 9)]),
-        ("orders", B): (0, 3, [(two, 0, 3)]),
-    }
-
-
 INFOS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=4).map(
     lambda found: [PartitionInfo(earliest, earliest + count) for earliest, count in found]
 )

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from dafka.errors import StorageCorruptError, StorageUnsupportedError
-from dafka.records import Partition, Record, RecordBatch, record_bytes
+from dafka.records import Partition, Record, RecordBatch
 from dafka.storage import CompactsPartitions, Storage, open_storage, read_range
 from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, choose, compact_partition
 from dafka.storage.memory import MemoryStorage
@@ -218,18 +218,6 @@ def test_a_pass_removes_what_is_superseded_and_old_tombstones_up_to_its_end() ->
                 for at, key, value, stored_at in zip(range(5, 8), keys, values, (10, 19, 20), strict=True)
             ]
             assert [*choose(batch, latest, 20, end)] == expected, (keys, values, end)
-
-
-async def test_what_is_dropped_during_a_compaction_is_counted_once(storage: Storage) -> None:
-    assert isinstance(storage, CompactsPartitions)
-    await fill(storage, 300, 7)
-
-    async def drop(_count: int) -> None:
-        await storage.trim(PARTITION, 5)
-
-    await storage.compact(PARTITION, 200, lambda batch: b"\1\0" * (len(batch) // 2) + bytes(len(batch) % 2), drop)
-    info = (await storage.partitions())[PARTITION]
-    assert info.content_bytes == sum(map(record_bytes, await read_all(storage)))
 
 
 async def test_another_process_reads_a_partition_that_was_compacted_meanwhile(tmp_path: Path) -> None:

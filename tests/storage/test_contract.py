@@ -17,6 +17,7 @@ from dafka.errors import StorageError, StorageSequenceError, StorageUnsupportedE
 from dafka.packed_bytes import count_bytes
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage import PartitionInfo, Storage, StorageStatistics, open_storage, read_range
+from dafka.storage.cold.tiered import TieredStorage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.plugin_helpers import require_only_values
 from dafka.testing import check_storage
@@ -45,6 +46,23 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_every_storage_keeps_the_contract(url: str, tmp_path: Path) -> None:
     with quickly():
         await check_storage(lambda: open_storage(url.format(tmp_path)), reopens=url != "memory:")
+
+
+async def test_a_tiered_storage_keeps_the_contract_when_records_move_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = TieredStorage.append
+
+    async def append_and_move(self: TieredStorage, batches: Sequence[RecordBatch]) -> None:
+        for name in ("find_compactable", "compact"):  # what has moved is not compacted
+            vars(self).pop(name, None)
+        await append(self, batches)
+        await self.move_due()
+
+    monkeypatch.setattr(TieredStorage, "append", append_and_move)
+    options = "cold_interval_ms=3600000&local_retention_bytes=0&cold_segment_bytes=20000"
+    url = f"tiered:memory:?cold=memory://{tmp_path.name}&{options}"
+    await check_storage(lambda: open_storage(url), reopens=False)
 
 
 @pytest.mark.usefixtures("third_party")

@@ -182,7 +182,7 @@ def is_locked(path: str) -> bool:
 
 
 @pytest.mark.usefixtures("kept_locks")
-def test_a_lock_may_be_released_in_another_thread(path: str) -> None:
+def test_a_lock_is_released_in_another_thread_and_by_an_error(path: str) -> None:
     lock = writer_lock(path)
     lock.__enter__()
     assert is_locked(path)
@@ -191,9 +191,6 @@ def test_a_lock_may_be_released_in_another_thread(path: str) -> None:
     thread.join()
     assert not is_locked(path)
 
-
-@pytest.mark.usefixtures("kept_locks")
-def test_a_lock_is_released_when_an_error_ends_its_block(path: str) -> None:
     def fail() -> Iterator[None]:
         with writer_lock(path):
             assert is_locked(path)

@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext, suppress
 from operator import methodcaller
 from pathlib import Path
@@ -53,6 +53,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+@pytest.fixture
+async def storage(folder: Path) -> AsyncIterator[FilelogStorage]:
+    async with open_filelog(str(folder)) as opened:
+        assert isinstance(opened, FilelogStorage)
+        yield opened
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def segments(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.rglob("*.log"))
 
@@ -89,31 +100,27 @@ async def test_a_trim_removes_the_segments_without_remaining_records_and_is_done
             assert {path: path.stat() for path in folder.rglob("*")} == before
 
 
-async def test_reads_of_empty_records_are_limited(folder: Path) -> None:
-    async with open_filelog(str(folder)) as storage:
-        await storage.append([RecordBatch(PARTITION, 0, [b""] * (READ_RECORDS_MAX + 10))])
-        found = await storage.read(PARTITION, 0, 10**9)
-        assert found is not None
-        assert READ_RECORDS_MAX // 2 < len(found) <= READ_RECORDS_MAX
+async def test_reads_of_empty_records_are_limited(storage: FilelogStorage) -> None:
+    await storage.append([RecordBatch(PARTITION, 0, [b""] * (READ_RECORDS_MAX + 10))])
+    found = await storage.read(PARTITION, 0, 10**9)
+    assert found is not None
+    assert READ_RECORDS_MAX // 2 < len(found) <= READ_RECORDS_MAX
 
 
-async def test_small_reads_of_a_large_entry_read_it_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_filelog(str(folder)) as storage:
-        await storage.append([batch(0, 1000, 1000)])
-        real = os.pread
-        sizes = []
+async def test_small_reads_of_a_large_entry_read_it_once(
+    storage: FilelogStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.append([batch(0, 1000, 1000)])
+    real, sizes = os.pread, list[int]()
 
-        def count(fd: int, size: int, position: int) -> bytes:
-            sizes.append(size)
-            return real(fd, size, position)
+    def count(fd: int, size: int, position: int) -> bytes:
+        sizes.append(size)
+        return real(fd, size, position)
 
-        monkeypatch.setattr(os, "pread", count)
-        for sequence in range(0, 1000, 10):
-            assert await storage.read(PARTITION, sequence, 10) == batch(sequence, 10, 1000)
+    monkeypatch.setattr(os, "pread", count)
+    for sequence in range(0, 1000, 10):
+        assert await storage.read(PARTITION, sequence, 10) == batch(sequence, 10, 1000)
     assert sum(sizes) < 1_500_000
-
-
-# Dropping records
 
 
 # Errors
@@ -169,9 +176,6 @@ async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
 async def test_failed_append_that_could_not_be_truncated_never_reappears(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 2)])
         with monkeypatch.context() as patch:
@@ -259,27 +263,21 @@ async def test_opening_reads_no_segment(folder: Path, monkeypatch: pytest.Monkey
 
 
 async def test_a_partition_whose_deletion_fails_is_described_by_its_slot(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    storage: FilelogStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its files would be read again each time that the file log is opened."""
-
-    def fail(path: str) -> None:
-        raise OSError(errno.EIO, "Input/output error", path)
-
-    async with open_filelog(str(folder)) as storage:
-        assert isinstance(storage, DeletesPartitions)
-        await storage.append([batch(0, 10)])
-        await storage.trim(PARTITION, 10)
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "unlink", fail)
-            with pytest.raises(StorageError, match="Input/output error"):
-                await storage.delete_partitions([PARTITION])
-        catalog = CatalogReader(str(folder))
-        catalog.load()
-        state, head = catalog.loaded_slot(0, partition_seed(b"orders", PARTITION.address.encode()))
-        assert (state, head.end) == (GOOD, 10)
-        await storage.append([batch(10, 5)])
-        assert await storage.read(PARTITION, 10, 100) == batch(10, 5)
+    await storage.append([batch(0, 10)])
+    await storage.trim(PARTITION, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(StorageError, match="Input/output error"):
+            await storage.delete_partitions([PARTITION])
+    catalog = CatalogReader(str(folder))
+    catalog.load()
+    state, head = catalog.loaded_slot(0, partition_seed(b"orders", PARTITION.address.encode()))
+    assert (state, head.end) == (GOOD, 10)
+    await storage.append([batch(10, 5)])
+    assert await storage.read(PARTITION, 10, 100) == batch(10, 5)
 
 
 async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,17 +299,16 @@ async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monk
     assert decoded == [first, second, third, second]
 
 
-async def test_a_reader_without_a_catalog_sees_what_was_trimmed(folder: Path) -> None:
-    async with open_filelog(str(folder)) as writer:
-        await writer.append([batch(0, 10), batch(0, 1, partition=Partition("others", "A"))])
-        (folder / "catalog.heads").unlink()
-        async with open_filelog(str(folder), read_only=True) as reader:
-            for earliest in (0, 4, 7):
-                await writer.trim(PARTITION, earliest)
-                found = await reader.partitions(PARTITION.topic)
-                assert {partition: info.earliest_sequence for partition, info in found.items()} == {PARTITION: earliest}
-                assert len(await reader.partitions()) == 2
-                assert await reader.read(PARTITION, earliest, 100) == batch(earliest, 10 - earliest)
+async def test_a_reader_without_a_catalog_sees_what_was_trimmed(storage: FilelogStorage, folder: Path) -> None:
+    await storage.append([batch(0, 10), batch(0, 1, partition=Partition("others", "A"))])
+    (folder / "catalog.heads").unlink()
+    async with open_filelog(str(folder), read_only=True) as reader:
+        for earliest in (0, 4, 7):
+            await storage.trim(PARTITION, earliest)
+            found = await reader.partitions(PARTITION.topic)
+            assert {partition: info.earliest_sequence for partition, info in found.items()} == {PARTITION: earliest}
+            assert len(await reader.partitions()) == 2
+            assert await reader.read(PARTITION, earliest, 100) == batch(earliest, 10 - earliest)
 
 
 async def test_a_reader_looks_again_when_a_segment_is_dropped_meanwhile(
@@ -336,7 +333,7 @@ async def test_a_reader_looks_again_when_a_segment_is_dropped_meanwhile(
 
 
 async def test_entries_that_were_read_in_part_have_a_limit_of_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    storage: FilelogStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit, sizes = 20_000, []
     keep = reading.LogReader._keep_partial_read
@@ -347,35 +344,29 @@ async def test_entries_that_were_read_in_part_have_a_limit_of_memory(
 
     monkeypatch.setattr(reading, "PARTIAL_READ_BYTES_MAX", limit)
     monkeypatch.setattr(reading.LogReader, "_keep_partial_read", keep_and_note)
-    async with open_filelog(str(folder)) as storage:
-        for first in range(0, 100, 10):
-            await storage.append([RecordBatch(PARTITION, first, [b"x" * 500] * 10)])
-        for first in range(0, 100, 10):
-            assert await storage.read(PARTITION, first, 3) is not None
+    for first in range(0, 100, 10):
+        await storage.append([RecordBatch(PARTITION, first, [b"x" * 500] * 10)])
+    for first in range(0, 100, 10):
+        assert await storage.read(PARTITION, first, 3) is not None
     assert len(sizes) == 10
     assert limit / 2 < max(sizes) <= limit
 
 
 async def test_a_deleted_partition_stays_deleted_although_its_slot_could_not_be_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    storage: FilelogStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Partition("orders", "B")
     write_slot = CatalogWriter.write_slot
 
     def fail_for_good(self: CatalogWriter, slot: int, seed: int, state: int, head: Head) -> None:
-        if state == GOOD:
-            raise OSError(errno.EIO, "Input/output error")
-        write_slot(self, slot, seed, state, head)
+        fail() if state == GOOD else write_slot(self, slot, seed, state, head)
 
-    async with open_filelog(str(folder)) as storage:
-        assert isinstance(storage, DeletesPartitions)
-        await storage.append([batch(0, 10)])
-        with monkeypatch.context() as patch:
-            patch.setattr(CatalogWriter, "write_slot", fail_for_good)
-            await storage.delete_partitions([PARTITION])
-        await storage.append([RecordBatch(other, 0, [b""])])
-        async with open_filelog(str(folder), read_only=True) as reader:
-            assert set(await reader.partitions()) == {other}
+    await storage.append([batch(0, 10)])
+    with monkeypatch.context() as patch:
+        patch.setattr(CatalogWriter, "write_slot", fail_for_good)
+        await storage.delete_partitions([PARTITION])
+    await storage.append([RecordBatch(OTHER, 0, [b""])])
+    async with open_filelog(str(folder), read_only=True) as reader:
+        assert set(await reader.partitions()) == {OTHER}
 
 
 @pytest.mark.parametrize("delay_ms", [0, None])
@@ -393,13 +384,18 @@ def test_several_files_are_synced_at_the_same_time(
     syncer.close()
 
 
-async def test_a_time_that_a_file_log_cannot_hold_is_refused(folder: Path) -> None:
-    async with open_filelog(str(folder)) as storage:
-        for stored_at in (-(2**63) - 1, 2**63):
-            with pytest.raises(StorageError, match="within 64 bits"):
-                await storage.append([RecordBatch(PARTITION, 0, [b""], stored_at=[stored_at])])
-        await storage.append([RecordBatch(PARTITION, 0, [b""], stored_at=[-(2**63)])])
-        assert (await storage.partitions())[PARTITION].earliest_stored_at == -(2**63)
+async def test_times_and_contents_that_a_file_log_cannot_hold_are_refused(
+    storage: FilelogStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stored_at in (-(2**63) - 1, 2**63):
+        with pytest.raises(StorageError, match="within 64 bits"):
+            await storage.append([RecordBatch(PARTITION, 0, [b""], stored_at=[stored_at])])
+    await storage.append([RecordBatch(PARTITION, 0, [b""], stored_at=[-(2**63)])])
+    assert (await storage.partitions())[PARTITION].earliest_stored_at == -(2**63)
+    monkeypatch.setattr(encoding, "BATCH_BYTES_LIMIT", 12)
+    with pytest.raises(StorageError, match="at most 12 bytes, not 13"):
+        await storage.append([RecordBatch(OTHER, 0, [b"123456"])])
+    await storage.append([RecordBatch(OTHER, 0, [b"12345"])])
 
 
 async def test_an_index_that_leads_nowhere_is_removed(folder: Path) -> None:
@@ -413,16 +409,6 @@ async def test_an_index_that_leads_nowhere_is_removed(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         assert not index.is_symlink()
         assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
-
-
-async def test_a_content_that_is_too_large_for_a_file_log_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoding, "BATCH_BYTES_LIMIT", 12)
-    async with open_filelog(str(folder)) as storage:
-        with pytest.raises(StorageError, match="at most 12 bytes, not 13"):
-            await storage.append([RecordBatch(PARTITION, 0, [b"123456"])])
-        await storage.append([RecordBatch(PARTITION, 0, [b"12345"])])
 
 
 async def test_the_size_of_the_storage_is_that_of_its_files(folder: Path) -> None:
@@ -452,10 +438,10 @@ async def test_a_catalog_is_written_again_without_many_deleted_partitions(
 ) -> None:
     """With few of them it is continued, because writing it again takes the longer, the more partitions there are."""
     monkeypatch.setattr(recovery, "VACANT_MAX", 5)
-    names, other = folder / "catalog.names", Partition("orders", "B")
+    names = folder / "catalog.names"
     async with open_filelog(str(folder)) as storage:
         assert isinstance(storage, DeletesPartitions)
-        await storage.append([batch(0, 10), RecordBatch(other, 0, [b""])])
+        await storage.append([batch(0, 10), RecordBatch(OTHER, 0, [b""])])
         size = names.stat().st_size
         partitions = [Partition("t", new_address()) for _ in range(deleted)]
         await storage.append([RecordBatch(each, 0, [b""]) for each in partitions])
@@ -463,24 +449,21 @@ async def test_a_catalog_is_written_again_without_many_deleted_partitions(
     before = names.stat()
     assert before.st_size > size
     async with open_filelog(str(folder)) as storage:
-        assert set(await storage.partitions()) == {PARTITION, other}
+        assert set(await storage.partitions()) == {PARTITION, OTHER}
         await storage.append([batch(10, 5)])
     assert (names.stat().st_ino == before.st_ino) is (deleted == 1)
     assert (names.stat().st_size == size) is (deleted > 1)
     async with open_filelog(str(folder)) as storage:
-        assert {each: info.end_sequence for each, info in (await storage.partitions()).items()} == {
-            PARTITION: 15,
-            other: 1,
-        }
+        ends = {each: info.end_sequence for each, info in (await storage.partitions()).items()}
+        assert ends == {PARTITION: 15, OTHER: 1}
         assert await storage.find_damage() == []
 
 
 @pytest.mark.parametrize("is_listed_between", [True, False])
 async def test_another_process_reads_a_partition_that_began_again_in_the_same_segment(
-    is_listed_between: bool, folder: Path
+    is_listed_between: bool, storage: FilelogStorage, folder: Path
 ) -> None:
-    async with open_filelog(str(folder)) as storage, open_filelog(str(folder), read_only=True) as reader:
-        assert isinstance(storage, DeletesPartitions)
+    async with open_filelog(str(folder), read_only=True) as reader:
         for size in (20_000, 15_000):
             for first in range(0, 40, 2):
                 await storage.append([batch(first, 2, size)])
@@ -491,22 +474,20 @@ async def test_another_process_reads_a_partition_that_began_again_in_the_same_se
                 assert await reader.read(PARTITION, 0, 1) is None
 
 
-async def test_an_index_that_a_read_of_a_replaced_file_has_cached_is_dropped(folder: Path) -> None:
-    async with open_filelog(str(folder)) as storage:
-        assert isinstance(storage, FilelogStorage)
-        assert storage._writer is not None
-        former = None
-        for size in (20_000, 15_000):
-            for first in range(0, 40, 2):
-                await storage.append([batch(first, 2, size)])
-            log = storage._writer.find_log(PARTITION)
-            assert log is not None
-            if former is not None:
-                storage._reader._cache_index(log.log_path(0), former)
-            for sequence in (39, 20, 4):
-                assert await storage.read(PARTITION, sequence, 1) == batch(sequence, 1, size)
-            former = storage._reader.find_cached_index(log, 0)
-            await storage.delete_partitions([PARTITION])
+async def test_an_index_that_a_read_of_a_replaced_file_has_cached_is_dropped(storage: FilelogStorage) -> None:
+    assert storage._writer is not None
+    former = None
+    for size in (20_000, 15_000):
+        for first in range(0, 40, 2):
+            await storage.append([batch(first, 2, size)])
+        log = storage._writer.find_log(PARTITION)
+        assert log is not None
+        if former is not None:
+            storage._reader._cache_index(log.log_path(0), former)
+        for sequence in (39, 20, 4):
+            assert await storage.read(PARTITION, sequence, 1) == batch(sequence, 1, size)
+        former = storage._reader.find_cached_index(log, 0)
+        await storage.delete_partitions([PARTITION])
 
 
 def test_delayed_writes_are_synced_and_an_error_is_raised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,7 +498,7 @@ def test_delayed_writes_are_synced_and_an_error_is_raised_once(tmp_path: Path, m
         path = os.readlink(f"/proc/self/fd/{fd}")
         synced.put(path)
         if path in failing:
-            raise OSError(errno.EIO, "Input/output error")
+            fail()
 
     monkeypatch.setattr(os, "fdatasync", sync)
     syncer = Syncer(FilePool(os.O_RDONLY), 1)
@@ -554,15 +535,16 @@ async def test_an_append_reports_that_a_delayed_sync_has_failed(folder: Path) ->
         assert await storage.read(PARTITION, 0, 9) == batch(0, 2)
 
 
-async def test_a_reader_finds_a_partition_that_an_incomplete_catalog_does_not_name(folder: Path) -> None:
-    async with open_filelog(str(folder)) as writer:
-        await writer.append([batch(0, 10)])
-        os.truncate(folder / NAMES_FILE, (folder / NAMES_FILE).stat().st_size - 1)
-        async with open_filelog(str(folder), read_only=True) as reader:
-            for partition in (PARTITION, OTHER):
-                await writer.append([batch(10 if partition == PARTITION else 0, 10, partition=partition)])
-                assert await reader.find_partition(partition) == await writer.find_partition(partition) is not None
-                assert await reader.read(partition, 0, 10) == batch(0, 10, partition=partition)
+async def test_a_reader_finds_a_partition_that_an_incomplete_catalog_does_not_name(
+    storage: FilelogStorage, folder: Path
+) -> None:
+    await storage.append([batch(0, 10)])
+    os.truncate(folder / NAMES_FILE, (folder / NAMES_FILE).stat().st_size - 1)
+    async with open_filelog(str(folder), read_only=True) as reader:
+        for partition in (PARTITION, OTHER):
+            await storage.append([batch(10 if partition == PARTITION else 0, 10, partition=partition)])
+            assert await reader.find_partition(partition) == await storage.find_partition(partition) is not None
+            assert await reader.read(partition, 0, 10) == batch(0, 10, partition=partition)
 
 
 async def test_a_read_is_repeated_while_another_process_replaces_the_segment(folder: Path) -> None:

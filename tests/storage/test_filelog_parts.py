@@ -183,9 +183,6 @@ def test_an_index_is_as_kafka_has_it() -> None:
     assert is_beginning((offsets, times), index)
     assert not is_beginning((offsets[8:], times), index)
     assert not is_beginning((offsets, None), index)
-
-
-def test_the_last_timestamp_of_an_index_is_that_of_its_end() -> None:
     index = SegmentIndex(7)
     index.add_block(block_at(7, 0, 10, 50))
     assert index.encode() == (b"", (50).to_bytes(8, "big") + (1).to_bytes(4, "big"))
@@ -377,7 +374,7 @@ def test_the_first_error_of_a_file_that_cannot_be_replaced_is_raised(
         replace_file(f"{tmp_path}/file", b"")
 
 
-def test_folders_are_made_and_removed_as_far_as_needed(tmp_path: Path) -> None:
+def test_folders_are_made_and_removed_as_far_as_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = f"{tmp_path}/a/b/c"
     assert make_folders(deep) == [f"{tmp_path}", f"{tmp_path}/a", f"{tmp_path}/a/b"]
     assert make_folders(deep) == []
@@ -389,6 +386,9 @@ def test_folders_are_made_and_removed_as_far_as_needed(tmp_path: Path) -> None:
     assert is_temporary_file(".x.tmp")
     assert not is_temporary_file("x.tmp")
     assert not is_temporary_file(".x")
+    monkeypatch.chdir(tmp_path)
+    assert make_folders("a/b") == [".", "a"]
+    assert make_folders("a/b") == []
 
 
 # The catalog
@@ -536,9 +536,3 @@ def test_a_slot_survives_encoding_and_each_byte_is_protected(state: int) -> None
         damaged = bytearray(data)
         damaged[at] ^= 1
         assert decode_slot(bytes(damaged), 5) is None
-
-
-def test_folders_are_made_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert make_folders("a/b") == [".", "a"]
-    assert make_folders("a/b") == []

@@ -74,31 +74,18 @@ def documented_columns() -> dict[str, list[tuple[str, str]]]:
     return tables
 
 
-async def test_documented_columns_are_the_real_ones(store: sqlite3.Connection) -> None:
+async def test_tables_and_versions_are_the_documented_ones_and_readers_cannot_write(store: sqlite3.Connection) -> None:
     names = store.execute(
         "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT GLOB '*sqlite_*'"
     ).fetchall()
     real = {name: store.execute("SELECT name, type FROM pragma_table_info(?)", (name,)).fetchall() for (name,) in names}
     assert documented_columns() == real
-
-
-async def test_documented_versions_are_the_real_ones(store: sqlite3.Connection) -> None:
     assert store.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     assert store.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     assert f"`PRAGMA application_id` is {APPLICATION_ID} (`{APPLICATION_ID.to_bytes(4, 'big').decode()}`)" in PAGE
     assert f"version {SCHEMA_VERSION}." in " ".join(PAGE.split())
-
-
-async def test_reader_cannot_write(store: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         store.execute("DELETE FROM records")
-
-
-async def test_every_query_runs(store: sqlite3.Connection) -> None:
-    assert len(QUERIES) == 13
-    for statement in QUERIES:
-        rows = store.execute(statement, {"address": A, "next_sequence": 0}).fetchall()
-        assert rows or "'2025-01-01" in statement or "86400" in statement, statement
 
 
 SIZES = [
@@ -107,31 +94,44 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("title", "expected"),
-    [
-        ("Heads and sizes", SIZES),
-        ("The latest value of each key", [(A, "cake", "6", 3)]),
-        ("The records with a header", [(A, 1, "4bf9"), (A, 3, "a3ce")]),
-        ("The sizes of topics", [("logs", 1, 0, 0), ("orders", 3, 11, 28), ("prices", 1, 5, 37), (b"\xff", 1, 1, 1)]),
-        ("Following a partition", [(9, b"9"), (10, b"10"), (11, b"11")]),
-        ("The lag of a consumer", [("orders", A, 2), ("orders", B, 2), ("orders", C, 1)]),
-    ],
-)
-async def test_a_query_finds(store: sqlite3.Connection, title: str, expected: list[Any]) -> None:
-    assert store.execute(query(title), {"address": A, "next_sequence": 9}).fetchall() == expected
+FOUND: dict[str, list[Any]] = {
+    "Heads and sizes": SIZES,
+    "The latest value of each key": [(A, "cake", "6", 3)],
+    "The records with a header": [(A, 1, "4bf9"), (A, 3, "a3ce")],
+    "The sizes of topics": [("logs", 1, 0, 0), ("orders", 3, 11, 28), ("prices", 1, 5, 37), (b"\xff", 1, 1, 1)],
+    "Following a partition": [(9, b"9"), (10, b"10"), (11, b"11")],
+    "The lag of a consumer": [("orders", A, 2), ("orders", B, 2), ("orders", C, 1)],
+    "nothing was stored for a day": [],
+}
 
 
-async def test_tail_of_a_topic(store: sqlite3.Connection) -> None:
+async def test_every_query_finds_what_the_page_says(store: sqlite3.Connection, tmp_path: Path) -> None:
+    assert len(QUERIES) == 13
+    for statement in QUERIES:
+        rows = store.execute(statement, {"address": A, "next_sequence": 0}).fetchall()
+        assert rows or "'2025-01-01" in statement or "86400" in statement, statement
+    for title, expected in FOUND.items():
+        assert store.execute(query(title), {"address": A, "next_sequence": 9}).fetchall() == expected, title
     rows = store.execute(query("The last ten records")).fetchall()
     assert [row[1:] for row in rows[:8]] == [(A, sequence, b"%d" % sequence) for sequence in range(4, 12)]
     assert [row[1:3] for row in rows[8:]] == [(B, 0), (B, 1), (C, 0)]
+    rows = store.execute(query("Contents that are text or JSON")).fetchall()
+    assert [sequence for sequence, _ in rows] == [*range(4, 12), 1, 0]
+    assert json.loads(rows[8][1]) == {"sequence": 1}
+    async with open_storage(f"sqlite:{tmp_path / 'dafka.db'}", read_only=True) as storage:
+        assert store.execute(query("The node address of the store")).fetchall() == [(storage.identity, SCHEMA_VERSION)]
 
 
-@pytest.mark.parametrize("title", ["The last ten records", "Following a partition"])
-async def test_tailing_reads_only_the_rows_it_returns(store: sqlite3.Connection, title: str) -> None:
-    plan = store.execute(f"EXPLAIN QUERY PLAN {query(title)}", {"address": A, "next_sequence": 5}).fetchall()
-    assert "SEARCH records USING PRIMARY KEY (partition_id=? AND sequence>?)" in [row[3] for row in plan]
+async def test_queries_read_only_the_rows_and_partitions_that_they_need(store: sqlite3.Connection) -> None:
+    for title in ("The last ten records", "Following a partition"):
+        plan = store.execute(f"EXPLAIN QUERY PLAN {query(title)}", {"address": A, "next_sequence": 5}).fetchall()
+        assert "SEARCH records USING PRIMARY KEY (partition_id=? AND sequence>?)" in [row[3] for row in plan], title
+    steps = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {query('stored between two times')}")]
+    partitions, records = (
+        next(place for place, step in enumerate(steps) if step.startswith(f"SEARCH {table} USING"))
+        for table in ("partitions", "records")
+    )
+    assert partitions < records
 
 
 async def test_records_between_two_times(store: sqlite3.Connection) -> None:
@@ -152,19 +152,7 @@ async def test_records_between_two_times(store: sqlite3.Connection) -> None:
     assert between(now - 7200, now - 3600) == between(now + 3600, now + 7200) == []
 
 
-async def test_records_between_two_times_are_searched_only_in_partitions_of_that_time(
-    store: sqlite3.Connection,
-) -> None:
-    statement = query("stored between two times")
-    plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {statement}")]
-    partitions, records = (
-        next(place for place, step in enumerate(plan) if step.startswith(f"SEARCH {table} USING"))
-        for table in ("partitions", "records")
-    )
-    assert partitions < records
-
-
-async def test_first_record_of_a_time(store: sqlite3.Connection, tmp_path: Path) -> None:
+async def test_first_record_of_a_time(tmp_path: Path) -> None:
     statement = query("The first record of a partition that was stored")
     times = [1735689600_000 + 1000 * each for each in (-9, -9, -1, -1, 0, 0, 5, 60, 61, 62)]
     for count in range(1, len(times) + 1):
@@ -179,16 +167,15 @@ async def test_first_record_of_a_time(store: sqlite3.Connection, tmp_path: Path)
                 assert expected == 5 + min(count, 4)
 
 
-async def test_partitions_without_new_records(store: sqlite3.Connection, tmp_path: Path) -> None:
-    statement = query("nothing was stored for a day")
-    assert store.execute(statement).fetchall() == []
+async def test_partitions_without_new_records(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     async with open_storage(f"sqlite:{path}") as storage:
         await storage.append(
             [RecordBatch(Partition("orders", A), 0, [b"0"], stored_at=[0]), RecordBatch(Partition("a", A), 0, [b"0"])]
         )
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute(statement).fetchall() == [("orders", A, "1970-01-01 00:00:00")]
+        found = connection.execute(query("nothing was stored for a day")).fetchall()
+        assert found == [("orders", A, "1970-01-01 00:00:00")]
 
 
 async def test_trimming_leaves_free_pages_that_vacuum_releases(tmp_path: Path) -> None:
@@ -208,14 +195,3 @@ async def test_trimming_leaves_free_pages_that_vacuum_releases(tmp_path: Path) -
     assert path.stat().st_size < size * 0.2
     async with open_storage(f"sqlite:{path}") as storage:
         assert await storage.find_damage() == []
-
-
-async def test_contents_that_are_json(store: sqlite3.Connection) -> None:
-    rows = store.execute(query("Contents that are text or JSON")).fetchall()
-    assert [sequence for sequence, _ in rows] == [*range(4, 12), 1, 0]
-    assert json.loads(rows[8][1]) == {"sequence": 1}
-
-
-async def test_node_address_and_version(store: sqlite3.Connection, tmp_path: Path) -> None:
-    async with open_storage(f"sqlite:{tmp_path / 'dafka.db'}", read_only=True) as storage:
-        assert store.execute(query("The node address of the store")).fetchall() == [(storage.identity, SCHEMA_VERSION)]

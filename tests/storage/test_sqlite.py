@@ -313,15 +313,6 @@ def one_record_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CHUNK_RECORDS_MAX", 1)
 
 
-async def test_appends_run_one_after_the_other(storage: SqliteStorage) -> None:
-    for first in range(100, 220, 4):
-        async with trio.open_nursery() as nursery:
-            for sequence in range(first, first + 4):
-                nursery.start_soon(storage.append, [batch(sequence, sequence + 1)])
-                await trio.lowlevel.checkpoint()  # so that they start in order
-    assert await storage.read(PARTITION, 0, 1000) == batch(0, 220)
-
-
 async def test_each_change_holds_the_lock_of_the_writing_connection(
     storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,9 +280,11 @@ async def test_sessions_of_others_are_replaced_when_they_have_been_idle(
 # Offsets
 
 
-async def test_offsets_have_their_epochs(cluster: FakeCluster) -> None:
+async def test_offsets_and_ends_have_their_epochs(cluster: FakeCluster) -> None:
     latest, earliest = await list_offset(cluster, LATEST), await list_offset(cluster, EARLIEST)
     assert [(each["offset"], each["leader_epoch"]) for each in (latest, earliest)] == [(8, 5), (0, 0)]
+    for epoch, expected in ((5, (5, 10)), (9, (5, 10)), (4, (0, 6)), (0, (0, 6)), (-1, (-1, -1))):
+        assert await find_end(cluster, epoch) == (NONE, *expected)
 
 
 async def test_a_leader_that_may_have_been_replaced_names_no_end(cluster: FakeCluster) -> None:
@@ -307,11 +309,6 @@ async def test_new_leader_does_not_name_an_end_before_its_own_branch(cluster: Fa
     ):
         found = await list_offset(cluster, time_ms, version)
         assert (found["error_code"], found["offset"]) == (error, -1 if error else 0)
-
-
-async def test_ends_of_epochs(cluster: FakeCluster) -> None:
-    for epoch, expected in ((5, (5, 10)), (9, (5, 10)), (4, (0, 6)), (0, (0, 6)), (-1, (-1, -1))):
-        assert await find_end(cluster, epoch) == (NONE, *expected)
 
 
 TOLD, UNTOLD = (NONE, 0, 6), (UNKNOWN_EPOCH, -1, -1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from dafka import Config
 from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential, derive_credential
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
-from dafka.testing import RunningKafka
-from tests.kafka.server.fixtures import run_broker
+from dafka.testing import RunningKafka, kafka
 
 DEADLINE_S = 60
 PASSWORD = "right"
@@ -54,10 +53,8 @@ class Authority:
         return path
 
 
-@contextmanager
-def run_secured(folder: Path, **settings: Any) -> Iterator[RunningKafka]:
-    with run_broker("memory:", Config().with_clients(**settings)) as running:
-        yield running
+def run_secured(**settings: Any) -> AbstractContextManager[RunningKafka]:
+    return kafka("memory:", Config().with_clients(**settings))
 
 
 @attrs.frozen

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dafka import Config, ProducerRecord, Record, open_consumer, open_producer
+from dafka.testing import RunningKafka, kafka
 from tests.kafka.server.clients import CLIENTS, AioKafka, Confluent, KafkaPython, Message, read_log
-from tests.kafka.server.fixtures import RunningBroker, run_broker
 from tests.waiting import poll_until
 
 COUNT, KEYS, DEADLINE_S = 100, 20, 60
@@ -64,14 +64,14 @@ def read_natively(config: Config, topic: str, count: int) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with run_broker(f"filelog:{tmp_path_factory.mktemp('broker')}/log") as running:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKafka]:
+    with kafka(f"filelog:{tmp_path_factory.mktemp('broker')}/log") as running:
         yield running
 
 
 @pytest.mark.parametrize(("writer", "compression", "reader"), WRITTEN)
 def test_clients_and_native_consumers_read_what_clients_write(
-    broker: RunningBroker, writer: str, compression: str, reader: str
+    broker: RunningKafka, writer: str, compression: str, reader: str
 ) -> None:
     topic = f"{writer}-{compression}".replace(" ", "-")
     offsets = CLIENTS[writer].write(broker.bootstrap_servers, topic, messages(), compression)
@@ -81,7 +81,7 @@ def test_clients_and_native_consumers_read_what_clients_write(
     assert [Message(each.value, each.key, each.headers, each.timestamp or 0) for each in native] == messages()
 
 
-def test_clients_read_what_native_producers_write(broker: RunningBroker) -> None:
+def test_clients_read_what_native_producers_write(broker: RunningKafka) -> None:
     async def write() -> None:
         async with open_producer("native", broker.config) as producer:
             records = [ProducerRecord(each.value, each.key, each.headers, each.timestamp) for each in messages()]
@@ -94,10 +94,10 @@ def test_clients_read_what_native_producers_write(broker: RunningBroker) -> None
 
 def test_groups_continue_after_a_restart(tmp_path: Path) -> None:
     client, storage = Confluent(), f"filelog:{tmp_path}/log"
-    with run_broker(storage) as broker:
+    with kafka(storage) as broker:
         client.write(broker.bootstrap_servers, "orders", messages(100), "none")
         assert client.read(broker.bootstrap_servers, "orders", 40, "group") == messages(100)[:40]
-    with run_broker(storage) as broker:
+    with kafka(storage) as broker:
         assert client.write(broker.bootstrap_servers, "orders", messages(1), "none") == [100]
         rest = client.read(broker.bootstrap_servers, "orders", 61, "group")
         assert rest[:60] == messages(100)[40:]
@@ -118,7 +118,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(storage: str, tmp_p
             producer.init_transactions(DEADLINE_S)
         return producers
 
-    with run_broker(storage.format(tmp_path)) as broker:
+    with kafka(storage.format(tmp_path)) as broker:
         servers, producers = broker.bootstrap_servers, open_producers(broker.bootstrap_servers)
         for number in range(5):
             values: list[list[bytes]] = [[], []]
@@ -146,7 +146,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(storage: str, tmp_p
         native = read_natively(broker.config, "orders", written + 1)
         assert [record.sequence for record in native] == list(range(written + 1))
         assert native[written].value == b"open"  # no record is the end of a transaction
-    with run_broker(storage.format(tmp_path)) as broker:
+    with kafka(storage.format(tmp_path)) as broker:
         producer, _ = open_producers(broker.bootstrap_servers)  # aborts what was open
         producer.begin_transaction()
         producer.produce("orders", b"after")
@@ -157,7 +157,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(storage: str, tmp_p
 @pytest.mark.parametrize("storage", EACH_STORAGE)
 def test_clients_read_the_last_record_of_each_key_at_its_offset(storage: str, tmp_path: Path) -> None:
     count, config = 8 * KEYS, Config().with_store(compaction_interval_ms=20, compaction_rate_bytes=0)
-    with run_broker(storage.format(tmp_path), config) as broker:
+    with kafka(storage.format(tmp_path), config) as broker:
         servers = broker.bootstrap_servers
         settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
         admin = AdminClient({"bootstrap.servers": servers})
@@ -177,7 +177,7 @@ def test_clients_read_the_last_record_of_each_key_at_its_offset(storage: str, tm
         # Further records get the next offsets.
         assert Confluent().write(servers, "prices", [Message(b"more", b"key 1")], "none") == [count]
     if storage != "memory:":
-        with run_broker(storage.format(tmp_path), config) as broker:
+        with kafka(storage.format(tmp_path), config) as broker:
             again = read_log(broker.bootstrap_servers, "prices")
             assert again[count] == (b"key 1", b"more")
             assert set(again) <= {*found, count}

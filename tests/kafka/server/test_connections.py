@@ -121,16 +121,13 @@ def test_all_versions_that_are_offered_are_decoded() -> None:
             assert (header.api_key, header.api_version) == (key, version)
 
 
-def test_the_same_is_logged_once_a_minute() -> None:
+def test_the_same_is_logged_once_a_minute_and_what_was_logged_last_is_remembered_longest() -> None:
     reports = RecentReports()
     assert [reports.is_due("a", now) for now in (0.0, 1.0, REPORT_S, REPORT_S + 1)] == [True, False, True, False]
     for number in range(REPORTED_MAX):
         assert reports.is_due(number, REPORT_S)
     assert reports.is_due("a", REPORT_S + 2)  # only so many are remembered
     assert not reports.is_due(REPORTED_MAX - 1, REPORT_S + 2)
-
-
-def test_what_was_logged_last_is_remembered_longest() -> None:
     reports = RecentReports()
     assert all(reports.is_due(subject, now) for subject, now in (("a", 0.0), ("b", 1.0), ("a", REPORT_S)))
     assert all(reports.is_due(number, REPORT_S) for number in range(REPORTED_MAX - 1))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from dafka.testing import kafka
 from tests.kafka.server.clients import Confluent, Message
-from tests.kafka.server.fixtures import run_broker
 
 DEADLINE_S = 600
 LOGS = 12
@@ -43,7 +43,7 @@ def wait(is_done: Callable[[], bool], members: list[Member]) -> None:
 
 
 def check_members(tmp_path: Path, client: str, strategy: str, size: int, count: int, *, is_static: bool) -> None:
-    with run_broker(f"filelog:{tmp_path}/log") as broker:
+    with kafka(f"filelog:{tmp_path}/log") as broker:
         servers = broker.bootstrap_servers
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic("orders", LOGS, 1)])["orders"].result(60)

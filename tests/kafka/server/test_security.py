@@ -72,7 +72,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def encrypted(users: Path, authority: Authority) -> Iterator[RunningKafka]:
-    with run_secured(users.parent, users=str(users), tls_certificate=str(authority.issue("127.0.0.1"))) as running:
+    with run_secured(users=str(users), tls_certificate=str(authority.issue("127.0.0.1"))) as running:
         yield running
 
 
@@ -176,7 +176,7 @@ def test_clients_that_do_not_authenticate_have_small_requests(plain: Door) -> No
 def test_silent_clients_are_disconnected_and_others_stay(users: Path, authority: Authority) -> None:
     settings: list[dict[str, Any]] = [{"tls_certificate": str(authority.issue("127.0.0.1"))}, {"users": str(users)}]
     for each in settings:
-        with run_secured(users.parent, login_ms=1000, **each) as running, ExitStack() as stack:
+        with run_secured(login_ms=1000, **each) as running, ExitStack() as stack:
             early = None
             if "users" in each:
                 early = stack.enter_context(Client(running.bootstrap_servers).log_in("alice"))
@@ -190,12 +190,12 @@ def test_passwords_are_not_taken_over_a_connection_that_anyone_can_read(
 ) -> None:
     """As if the client had connected to an address of the network."""
     monkeypatch.setattr("dafka.broker.connections.tcp_server.is_loopback", lambda _: False)
-    with run_secured(users.parent, users=str(users)) as running:
+    with run_secured(users=str(users)) as running:
         with Client(running.bootstrap_servers) as client:
             answer = client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN")
             assert answer["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM
             assert "PLAIN" not in answer["mechanisms"]
         Confluent().write(running.bootstrap_servers, "topic", Login("SCRAM-SHA-256"))
     settings = {"users": str(users), "tls_certificate": str(authority.issue("127.0.0.1"))}
-    with run_secured(users.parent, **settings) as running:
+    with run_secured(**settings) as running:
         Confluent().write(running.bootstrap_servers, "topic", Login("PLAIN", authority=authority.path))

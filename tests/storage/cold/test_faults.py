@@ -23,8 +23,7 @@ from dafka.storage.cold.opening import connect
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.tools.verify import verify_storage
 from tests.power.runs import no_wait
-from tests.storage.cold.faults import Fault, FaultyStore, fail
-from tests.storage.cold.stores import A, B, Faults, batch, no_fault, open_tiered, read_all
+from tests.storage.cold.stores import A, B, Fault, Faults, FaultyStore, batch, fail, no_fault, open_tiered, read_all
 
 OTHER = Partition("payments", "A")
 

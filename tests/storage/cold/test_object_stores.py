@@ -25,8 +25,7 @@ from dafka.storage.cold.object_store import (
     Version,
 )
 from dafka.storage.cold.reader import Cache
-from tests.storage.cold.faults import FaultyStore
-from tests.storage.cold.stores import A, B, Faults, batch, open_tiered
+from tests.storage.cold.stores import A, B, Faults, FaultyStore, batch, open_tiered
 from tests.storage.quick import quickly
 
 NAMES = ["root.json", "a/1", "a/2", "a/b/3", "ab/4"]

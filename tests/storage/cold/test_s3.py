@@ -87,7 +87,7 @@ async def test_other_tools_read_the_objects(endpoint: str, tmp_path: Path) -> No
     assert (total, count, first.timestamp()) == (sum(range(moved)), moved, 1_700_000_000)
 
 
-async def test_a_bucket_that_is_not_there_is_one_sentence(endpoint: str, tmp_path: Path) -> None:
+async def test_what_is_not_there_or_wrong_is_one_sentence(endpoint: str, tmp_path: Path) -> None:
     url = tiered_url(f"sqlite:{tmp_path}/store.db", endpoint, "x").replace("records", "nowhere")
     async with open_storage(url) as storage:
         assert isinstance(storage, TieredStorage)
@@ -95,9 +95,6 @@ async def test_a_bucket_that_is_not_there_is_one_sentence(endpoint: str, tmp_pat
         with pytest.raises(StorageError, match="nowhere") as caught:
             await storage.move_due()
         assert "\n" not in str(caught.value)
-
-
-async def test_a_wrong_option_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"^cold storage s3://records/x: ") as caught:
         async with open_storage(f"tiered:sqlite:{tmp_path}/s.db?cold=s3://records/x%3Fnope%3D1&local_retention_ms=1"):
             pass

@@ -15,8 +15,9 @@ from typing import Protocol
 
 import attrs
 
+from tests.kafka.server.clients import Message
 from tests.kafka.server.matrix.installing import NODE_PACKAGES, PYTHON_PACKAGES, is_installed
-from tests.kafka.server.matrix.record_files import Record, make_lines, make_records, read_records, write_records
+from tests.kafka.server.matrix.record_files import make_lines, make_records, read_records, write_records
 
 ROOT = Path(__file__).parents[4]
 DRIVERS = Path(__file__).parent / "drivers"
@@ -42,22 +43,22 @@ class Program:
         """Return why the program cannot be run here; empty if it can."""
         return ""
 
-    def make_records(self, count: int) -> list[Record]:
+    def make_records(self, count: int) -> list[Message]:
         """Return the records that the program is to write."""
         return make_lines(count)
 
-    def write(self, place: Place, records: list[Record], topics: dict[str, str]) -> None:
+    def write(self, place: Place, records: list[Message], topics: dict[str, str]) -> None:
         """Write records to topics, with the compression that each is for."""
         path = place.folder / "lines"
         path.write_bytes(b"".join(b"%s\t%s\n" % (each.key or b"", each.value or b"") for each in records))
         for topic, compression in topics.items():
             self.write_lines(place, records[0], topic, compression, str(path))
 
-    def read(self, place: Place, count: int, topics: Sequence[str]) -> dict[str, list[Record]]:
+    def read(self, place: Place, count: int, topics: Sequence[str]) -> dict[str, list[Message]]:
         """Return the first records of each topic."""
         return {topic: parse_parts(self.print_parts(place, str(count), topic)) for topic in topics}
 
-    def write_lines(self, place: Place, like: Record, topic: str, compression: str, lines: str) -> None:
+    def write_lines(self, place: Place, like: Message, topic: str, compression: str, lines: str) -> None:
         """Write lines with the time and the headers of a record."""
         raise NotImplementedError
 
@@ -79,16 +80,16 @@ class Driven(Program):
             return f"{program} is not installed"
         return "" if is_installed(FOLDER, self.name) else f"{self.name} is not installed: {_HOW}"
 
-    def make_records(self, count: int) -> list[Record]:
+    def make_records(self, count: int) -> list[Message]:
         return make_records(count)
 
-    def write(self, place: Place, records: list[Record], topics: dict[str, str]) -> None:
+    def write(self, place: Place, records: list[Message], topics: dict[str, str]) -> None:
         path = place.folder / "records"
         write_records(path, records)
         pairs = [f"{compression}={topic}" for topic, compression in topics.items()]
         self._run("write", place.servers, str(path), *pairs)
 
-    def read(self, place: Place, count: int, topics: Sequence[str]) -> dict[str, list[Record]]:
+    def read(self, place: Place, count: int, topics: Sequence[str]) -> dict[str, list[Message]]:
         self._run("read", place.servers, str(place.folder), str(count), *topics)
         return {topic: read_records(place.folder / topic) for topic in topics}
 
@@ -110,7 +111,7 @@ class Kcat(Program):
         has_library = not self.confluent or is_installed(FOLDER, self.confluent)
         return "" if has_library else f"{self.confluent} is not installed: {_HOW}"
 
-    def write_lines(self, place: Place, like: Record, topic: str, compression: str, lines: str) -> None:
+    def write_lines(self, place: Place, like: Message, topic: str, compression: str, lines: str) -> None:
         headers = [part for name, value in like.headers for part in ("-H", f"{name}={(value or b'').decode()}")]
         self._run(place, "-P", "-t", topic, "-z", compression, "-K", "\t", *headers, "-l", lines)
 
@@ -131,7 +132,7 @@ class Kcat(Program):
 class Native(Program):
     """The commands `dafka produce` and `dafka consume`."""
 
-    def write_lines(self, place: Place, like: Record, topic: str, compression: str, lines: str) -> None:
+    def write_lines(self, place: Place, like: Message, topic: str, compression: str, lines: str) -> None:
         options = ["--key-separator", "\\t", "--timestamp", str(like.timestamp), "--file", lines]
         for name, value in like.headers:
             options += ["--header", f"{name}={(value or b'').decode()}"]
@@ -152,7 +153,7 @@ def run_program(command: Sequence[str], environment: dict[str, str]) -> bytes:
     return done.stdout
 
 
-def parse_parts(data: bytes) -> list[Record]:
+def parse_parts(data: bytes) -> list[Message]:
     """Return records that were printed with `_PARTS`: their lengths, time and headers, then key and value."""
     found, position = [], 0
     while position < len(data):
@@ -166,7 +167,7 @@ def parse_parts(data: bytes) -> list[Record]:
         assert data[position : position + 1] == b"\n", data[position : position + 50]
         position += 1
         headers = tuple(_parse_header(pair) for pair in pairs.split(b",")) if pairs else ()
-        found.append(Record(int(timestamp), parts[0], parts[1], headers))
+        found.append(Message(parts[1], parts[0], headers, int(timestamp)))
     return found
 
 

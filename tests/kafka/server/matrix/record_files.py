@@ -10,20 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from tests.kafka.server.clients import Message
 
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 
 
-class Record(NamedTuple):
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-def make_records(count: int) -> list[Record]:
+def make_records(count: int) -> list[Message]:
     """Return records that differ: with and without keys, headers and values, of many sizes, of text and of bytes.
 
     Each has a key or a value: some clients refuse to send a record that has neither.
@@ -37,17 +31,17 @@ def make_records(count: int) -> list[Record]:
             ("empty", b""),
             ("nichts ü", b"\xc3\xbc"),
         )
-        made.append(Record(1_700_000_000_000 + 3 * n, key, value, headers[: n % 4]))
+        made.append(Message(value, key, headers[: n % 4], 1_700_000_000_000 + 3 * n))
     return made
 
 
-def make_lines(count: int) -> list[Record]:
+def make_lines(count: int) -> list[Message]:
     """Return records for programs that read lines of a key, a tab and a value, and give all lines the same headers."""
     headers = (("source", b"lines"), ("kind", b"text"))
-    return [Record(1_700_000_000_000, b"key %d" % (n % 1000), b"value %d" % n, headers) for n in range(count)]
+    return [Message(b"value %d" % n, b"key %d" % (n % 1000), headers, 1_700_000_000_000) for n in range(count)]
 
 
-def write_records(path: str | Path, records: Iterable[Record]) -> None:
+def write_records(path: str | Path, records: Iterable[Message]) -> None:
     with open(path, "wb") as file:
         for record in records:
             parts = [_LONG.pack(record.timestamp), *_pack(record.key), *_pack(record.value)]
@@ -57,7 +51,7 @@ def write_records(path: str | Path, records: Iterable[Record]) -> None:
             file.write(b"".join(parts))
 
 
-def read_records(path: str | Path) -> list[Record]:
+def read_records(path: str | Path) -> list[Message]:
     data = Path(path).read_bytes()
     return list(_parse(data))
 
@@ -66,7 +60,7 @@ def _pack(data: bytes | None) -> tuple[bytes, bytes]:
     return (_INT.pack(-1), b"") if data is None else (_INT.pack(len(data)), data)
 
 
-def _parse(data: bytes) -> Iterator[Record]:
+def _parse(data: bytes) -> Iterator[Message]:
     position = 0
 
     def read_int() -> int:
@@ -88,4 +82,4 @@ def _parse(data: bytes) -> Iterator[Record]:
         position += 8
         key, value = read_bytes(), read_bytes()
         headers = tuple(((read_bytes() or b"").decode(), read_bytes()) for _ in range(read_int()))
-        yield Record(timestamp, key, value, headers)
+        yield Message(value, key, headers, timestamp)

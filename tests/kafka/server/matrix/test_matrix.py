@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 from tests.cli.harness import Dafka
+from tests.kafka.server.clients import Message
 from tests.kafka.server.matrix.programs import COMPRESSIONS, PROGRAMS, Kcat, Program
-from tests.kafka.server.matrix.record_files import Record
 
 RECORDS = int(os.environ.get("KAFKA_CLIENTS_RECORDS", "100000"))
 """How many records each program writes, the same number with each compression."""
@@ -25,7 +25,7 @@ class Written:
     """What a program has written."""
 
     topics: dict[str, str]
-    records: list[Record]
+    records: list[Message]
     has_times: bool
 
 

@@ -9,23 +9,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.kafka.server.clients import CLIENTS, Message
-from tests.kafka.server.matrix.record_files import Record, read_records, write_records
+from tests.kafka.server.clients import CLIENTS
+from tests.kafka.server.matrix.record_files import read_records, write_records
 
 
 def main(name: str, action: str, servers: str, place: str, *rest: str) -> None:
     client = CLIENTS[name]
     if action == "write":
-        messages = [Message(each.value, each.key, each.headers, each.timestamp) for each in read_records(place)]
         for each in rest:
             compression, _, topic = each.partition("=")
-            client.write(servers, topic, messages, compression)
+            client.write(servers, topic, read_records(place), compression)
         return
     count, *topics = rest
     for topic in topics:
-        found = client.read(servers, topic, int(count))
-        records = [Record(each.timestamp, each.key, each.value, each.headers) for each in found]
-        write_records(Path(place) / topic, records)
+        write_records(Path(place) / topic, client.read(servers, topic, int(count)))
 
 
 if __name__ == "__main__":
