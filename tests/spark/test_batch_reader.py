@@ -22,7 +22,7 @@ from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import make_batch_reader
 from dafka.storage import open_storage
 from tests.spark.queries import HANG_S
-from tests.spark.stores import TIME, A, B, batch, content, fill, trim
+from tests.spark.stores import TIME, A, B, batch, content, fill
 
 HELD = {("orders", A): 100, ("orders", B): 5, ("trades", A): 10}
 """The end of each partition. The first one is in three stores, none of which has all of its records."""
@@ -87,19 +87,6 @@ def test_exactly_the_requested_records_are_read(stores: Path, data: st.DataObjec
         options["pushFilters"] = "true"
     expected = [(*name, offset) for name, (start, end) in spans.items() for offset in range(max(start, first), end)]
     assert read(stores, *filters, **options) == sorted(expected)
-
-
-def test_offsets_that_are_not_stored_are_left_out_if_loss_does_not_fail(stores: Path) -> None:
-    offsets = {"orders": {A: 10**30, B: 3}}
-    found = read(stores, subscribe="orders", startingOffsets=offsets, failOnDataLoss="false")
-    assert found == [("orders", B, 3), ("orders", B, 4)]
-
-
-def test_an_end_before_the_first_stored_record_loses_nothing(tmp_path: Path) -> None:
-    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 10))
-    trim(url, {Partition("orders", A): 5})
-    assert read(tmp_path, endingOffsets={"orders": {A: 3}}) == []
-    assert read(tmp_path, endingOffsets={"orders": {A: 6}}) == [("orders", A, 5)]
 
 
 def test_as_many_tasks_as_are_asked_for(tmp_path: Path) -> None:

@@ -19,22 +19,9 @@ from pyspark.sql.types import (
 
 from dafka.batches import pack_headers
 from dafka.errors import ConfigError
-from dafka.packed_bytes import pack
 from dafka.spark.schema import COLUMNS, check_columns, default_columns
 from dafka.storage.arrow import ARROW_TYPES, TIMESTAMP_MAX, arrow_schema, to_arrow
 from tests.spark.stores import TIME, A, batch
-
-
-def test_packed_contents_equal_plain_ones() -> None:
-    cases: list[list[bytes]] = [[b"one", b"", b"three"], [b"", b"", b""], [b"abc", b"def", b"ghi"]]
-    for contents in cases:
-        plain = batch("orders", A, 5, 8, contents=contents)
-        packed = batch("orders", A, 5, 8, contents=pack(contents))
-        found = to_arrow(packed, COLUMNS.names)
-        found.validate(full=True)
-        assert found.equals(to_arrow(plain, COLUMNS.names))
-        assert found["value"].to_pylist() == contents
-        assert found["offset"].to_pylist() == [5, 6, 7]
 
 
 def test_the_arrow_types_are_those_that_spark_requires() -> None:

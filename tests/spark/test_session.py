@@ -87,15 +87,6 @@ def test_java_gets_our_log_configuration_unless_there_is_one(monkeypatch: pytest
         (tmp_path / "conf" / file).unlink()
 
 
-def test_without_java_the_error_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark import SparkContext
-
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
-    monkeypatch.setenv("JAVA_HOME", "/none")
-    with pytest.raises(ConfigError, match="JAVA_HOME is /none, which has no bin/java, and Spark needs Java 17"):
-        dafka.spark.make_session()
-
-
 NEEDED = "Spark needs Java 17 or newer"
 
 

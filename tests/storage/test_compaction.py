@@ -93,17 +93,6 @@ async def test_what_follows_a_pass_that_ended_within_a_batch_is_compacted_later(
     assert second.done.records_removed
 
 
-async def test_tombstones_stay_for_a_while(storage: Storage) -> None:
-    await storage.append([make_batch(0, [b"a", b"a", b"b"], tombstones=[1])])
-    await fill(storage, 100, 3, first=3)
-    policy = attrs.evolve(ALWAYS, tombstone_ms=3_600_000)
-    await compact(storage, 0, policy, NOW_MS + 3_600_000)
-    assert [record.sequence for record in await read_all(storage)][:2] == [1, 2]
-    await fill(storage, 100, 3, first=103)
-    await compact(storage, 90, policy, NOW_MS + 3_600_001)
-    assert (await read_all(storage))[0].sequence == 2
-
-
 async def test_a_tombstone_goes_at_its_own_age_and_not_at_that_of_the_records_after_it(storage: Storage) -> None:
     for first in range(0, 100, 2):
         batch = make_batch(first, [b"key %d" % first, b"x"], tombstones=[first])

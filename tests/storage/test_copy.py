@@ -198,18 +198,3 @@ async def test_a_target_that_holds_more_is_not_changed() -> None:
     assert summary == CopySummary(1, 3, 3, 3, (ORDERS,), 1)
     assert (await target.partitions())[ORDERS].count == 5
     assert await target.load_positions("billing") == {ORDERS: 5, BILLS: 1}
-
-
-async def test_records_dropped_while_they_are_copied() -> None:
-    class Dropping(MemoryStorage):
-        async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
-            infos = await super().partitions(topic)
-            await self.trim(ORDERS, 4)
-            return infos
-
-    source = Dropping()
-    await source.append([batch(0, 10)])
-    with pytest.raises(StorageSequenceError, match="the records from sequence 0 up to 3 were dropped before"):
-        await copy_storage(source, target := MemoryStorage())
-    assert await target.partitions() == {}
-    assert (await copy_storage(source, target)).records == 6

@@ -93,25 +93,6 @@ async def test_a_file_log_is_lost_when_another_takes_its_place_and_its_inode(
             await (storage.check_not_removed() if read_only else storage.append([batch(10, 10)]))
 
 
-async def test_removed_write_ahead_log_loses_nothing(tmp_path: Path) -> None:
-    """SQLite continues to write to the log, and copies its pages into the database when that is closed."""
-    url = f"sqlite:{tmp_path}/store"
-    async with open_storage(url) as storage:
-        assert isinstance(storage, DetectsRemoval)
-        await storage.append([batch(0, 10)])
-        (tmp_path / "store-wal").unlink()
-        with pytest.raises(StorageLostError, match="store-wal was removed or replaced"):
-            await storage.check_not_removed()
-        with pytest.raises(StorageLostError, match="store-wal was removed or replaced"):
-            await storage.append([batch(10, 10)])
-        identity = storage.identity
-    async with open_storage(url) as storage:
-        assert storage.identity == identity
-        found = await storage.read(PARTITION, 0, 100)
-        assert found is not None
-        assert found.between(0, 10) == batch(0, 10)
-
-
 async def test_replaced_database_gets_nothing_from_the_log_of_the_previous_one(tmp_path: Path) -> None:
     url, path, copy = f"sqlite:{tmp_path}/store", tmp_path / "store", tmp_path / "copy"
     async with open_storage(url) as storage:

@@ -14,13 +14,14 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import CompactsPartitions, DeletesPartitions, RetentionPolicy
+from dafka.storage import CompactsPartitions, RetentionPolicy
 from dafka.storage.capabilities import Compacted
 from dafka.storage.cold import ColdOptions, manifest_store, object_store, opening
 from dafka.storage.cold.object_store import ObjectStore, ObjectStoreError
 from dafka.storage.cold.offloader import Offloader
 from dafka.storage.cold.opening import connect
 from dafka.storage.memory import MemoryStorage
+from dafka.storage.opening import delete_partitions
 from dafka.storage.tools.verify import verify_storage
 from tests.power.runs import no_wait
 from tests.storage.cold.stores import A, B, Fault, Faults, FaultyStore, batch, fail, no_fault, open_tiered, read_all
@@ -269,7 +270,7 @@ async def test_a_hot_storage_goes_on_where_the_cold_tier_ends(tmp_path: Path, mo
                 await offloader.finish_moves()  # there is nothing to write any more
 
 
-@pytest.mark.parametrize("change", ["trim", "reset", "retain", "delete", "find_compactable", "compact"])
+@pytest.mark.parametrize("change", ["trim", "find_compactable", "compact"])
 async def test_a_commit_whose_outcome_is_unknown_is_found_out_before_records_are_dropped(
     change: str, faults: Faults, tmp_path: Path
 ) -> None:
@@ -281,7 +282,6 @@ async def test_a_commit_whose_outcome_is_unknown_is_found_out_before_records_are
             fail(found, name)
 
     async with open_tiered(tmp_path, local_retention_bytes=0, cold_segment_bytes=5000) as storage:
-        assert isinstance(storage, DeletesPartitions)
         assert isinstance(storage, CompactsPartitions)
         await storage.append([batch(A, 0, 50)])
         faults.fault = fault
@@ -289,20 +289,14 @@ async def test_a_commit_whose_outcome_is_unknown_is_found_out_before_records_are
             await storage.move_due()
         assert (storage.tier_statistics().is_stale, storage.cold_end(A)) == (True, 0)
         faults.fault = no_fault
-        first = {"trim": 25, "reset": 50}.get(change, 0)
         if change == "trim":
-            await storage.trim(A, first)
-        elif change == "retain":
-            assert await storage.apply_retention(RetentionPolicy(records_max=30)) == {}, "it drops whole segments"
+            await storage.trim(A, 25)
         elif change == "find_compactable":
             assert await storage.find_compactable(A, 0) is None
-        elif change == "compact":
-            assert await storage.compact(A, 50, lambda batch: b"\1" * len(batch), no_wait) == Compacted()
         else:
-            await (storage.delete_partitions([A]) if change == "delete" else storage.reset_to(A, first))
+            assert await storage.compact(A, 50, lambda batch: b"\1" * len(batch), no_wait) == Compacted()
         for _ in range(2):
-            assert (A in await storage.partitions()) is (change != "delete")
-            assert change == "delete" or await read_all(storage, A) == expected(50, first)
+            assert await read_all(storage, A) == expected(50, 25 if change == "trim" else 0)
             await storage.move_due()
 
 
@@ -341,15 +335,14 @@ async def test_an_object_that_is_written_again_is_not_deleted(faults: Faults, tm
         await storage.append([batch(A, 0, 20), batch(B, 0, 50)])
         await storage.move_due()
         faults.fault = fault
-        assert isinstance(storage, DeletesPartitions)
-        await storage.delete_partitions([A])
+        await delete_partitions(storage, [A])
         await storage.append([batch(A, 0, 20)])
         assert await storage.move_due() == 1
         assert is_written
         assert await read_all(storage, A) == expected(20)
         for _ in range(2):
             faults.fault = no_fault
-            await storage.delete_partitions([A])
+            await delete_partitions(storage, [A])
             assert not [each for each in find_objects(tmp_path) if each.parent.name == A.address]
             await storage.append([batch(A, 0, 20)])
             assert await storage.move_due() == 1
@@ -359,8 +352,7 @@ async def test_records_of_a_deleted_partition_do_not_take_the_place_of_its_new_o
     faults: Faults, tmp_path: Path
 ) -> None:
     async def begin_again() -> None:
-        assert isinstance(storage, DeletesPartitions)
-        await storage.delete_partitions([A])
+        await delete_partitions(storage, [A])
         await storage.append([RecordBatch(A, 0, expected(120, 100))])
 
     def fault(found: str, name: str) -> None:
@@ -458,8 +450,7 @@ async def test_the_statistics_count_what_was_moved_and_why_something_was_not(fau
         assert (found.segments, found.records, found.content_bytes, found.object_bytes) == (4, 40, 4000, sizes)
         assert (found.moved_records, found.moved_bytes) == (40, sizes)
         assert (await storage.statistics()).stored_bytes == (await storage.hot.statistics()).stored_bytes + sizes
-        assert isinstance(storage, DeletesPartitions)
-        await storage.delete_partitions([late])
+        await delete_partitions(storage, [late])
         await storage.trim(A, 25)
         await storage.append([batch(A, 50, 60)])
         faults.fault = failing("write")

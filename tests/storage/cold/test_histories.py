@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import trio
 
-from dafka.storage import DeletesPartitions, RetentionPolicy
+from dafka.storage import RetentionPolicy
 from dafka.storage.cold import manifest, object_store, offloader, parquet
 from dafka.storage.cold.object_store import ObjectStoreError, RetryingObjectStore
 from dafka.storage.cold.segments import partition_folder
 from dafka.storage.cold.tiered import TieredStorage
+from dafka.storage.opening import delete_partitions
 from tests.storage.quick import quickly
 from tests.storage.test_histories import PARTITIONS, URLS, Clock, History
 
@@ -117,8 +118,7 @@ class ColdHistory(History):
             elif b % 4 == 1:
                 await self.storage.reset_to(partition, sequence)
             elif b % 4 == 2:
-                assert isinstance(self.storage, DeletesPartitions)
-                await self.storage.delete_partitions([partition])
+                await delete_partitions(self.storage, [partition])
             else:
                 await self.storage.apply_retention(RetentionPolicy(records_max=0), partition.topic)
 
