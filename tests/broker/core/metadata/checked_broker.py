@@ -38,6 +38,7 @@ class CheckedBroker(Broker):
         self._link = link
         self.starts: tuple[str, ...] = ()
         self.replaces = ""
+        self.ids_given_up = 0
         self.counters: dict[str, SentCounter] = {}
         self.counter = self.counter_at_start = self.written = 0
         self.is_checked = False
@@ -109,7 +110,9 @@ class CheckedBroker(Broker):
 
     def give_up(self, kept_log: Callable[[str, Broker], KeptLog], *, is_clone: bool = False) -> None:
         self.crash()
-        self.replaces, self.name, self.starts = "" if is_clone else self.name, f"{self.link}'", ()
+        self.ids_given_up += 1  # a disk that forgets does not take it back: each new id is used once
+        former, self.name = self.name, self.link + "'" * self.ids_given_up
+        self.replaces, self.starts = "" if is_clone else former, ()
         self.start(kept_log)
 
     def answered(self, broker: str, start: str, memory: StoreMemory, ends: Ends) -> None:
