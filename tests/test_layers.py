@@ -300,24 +300,16 @@ def test_conformance_suite_imports_no_internals_of_its_target() -> None:
 
 UPWARD: list[tuple[str, str, str]] = [
     ("wire/codec.py", "from dafka.protocol import Machine", "dafka.wire.codec imports dafka.protocol.Machine"),
-    ("wire/codec.py", "from dafka import protocol", "dafka.wire.codec imports dafka.protocol"),
     ("wire/codec.py", "from ..protocol import store", "dafka.wire.codec imports dafka.protocol.store"),
     ("wire/codec.py", "import dafka", "dafka.wire.codec imports dafka"),
     ("wire/codec.py", "from dafka import __version__", "dafka.wire.codec imports dafka.__version__"),
     ("wire/codec.py", "def f():\n    import time", "dafka.wire.codec imports time"),
     ("wire/codec.py", "from random import Random", "dafka.wire.codec imports random.Random"),
     ("batches/header.py", "from dafka.wire import codec", "dafka.batches.header imports dafka.wire.codec"),
-    ("batches/header.py", "import dafka.config", "dafka.batches.header imports dafka.config"),
     ("protocol/store.py", "import trio.lowlevel", "dafka.protocol.store imports trio.lowlevel"),
-    ("protocol/store.py", "import dafka.roles", "dafka.protocol.store imports dafka.roles"),
-    ("records.py", "from dafka.wire import codec", "dafka.records imports dafka.wire.codec"),
-    ("storage/base.py", "import dafka.transport", "dafka.storage.base imports dafka.transport"),
     ("transport/base.py", "from dafka import storage", "dafka.transport.base imports dafka.storage"),
-    ("transport/base.py", "import dafka.discovery", "dafka.transport.base imports dafka.discovery"),
     ("roles/node.py", "import dafka.testing", "dafka.roles.node imports dafka.testing"),
-    ("cli/base.py", "import dafka.testing", "dafka.cli.base imports dafka.testing"),
     ("broker/log/a.py", "import dafka.broker.node", "dafka.broker.log.a imports dafka.broker.node"),
-    ("broker/node/a.py", "import dafka.broker.startup", "dafka.broker.node.a imports dafka.broker.startup"),
     ("gossip/base.py", "", "dafka.gossip.base is in no layer"),
 ]
 
