@@ -333,6 +333,8 @@ def test_records_of_all_forms_are_counted_and_go_where_their_keys_belong(
     assert {each["timestamp"] for each in lines_of(web.ask("GET", f"{target}?log=2&limit=5"))} == {5}
     counters = web.server.counters
     assert (counters.produced[name], counters.consumed[name]) == (2 * len(keys) + 3, 5)
+    many = [web.ask("POST", target, b'{"records": [{"value": 1}]}', Content_Type=REST) for _ in range(20)]
+    assert len({each.document["offsets"][0]["partition"] for each in many}) > 1, "bodies without keys are spread"
 
 
 def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWeb, name: str) -> None:

@@ -166,6 +166,24 @@ async def test_a_read_is_a_subscription_for_one_message() -> None:
         connection.answer(encode_records_head(connection.sent[2]["id"], 0, 0, 1) + b"garbage")
         await settle()
         assert found[1].startswith("has sent damaged records")
+
+
+async def test_offsets_are_asked_for_and_the_subscription_ends() -> None:
+    found: list[Any] = []
+    async with open_link() as (link, connection), trio.open_nursery() as nursery:
+        nursery.start_soon(note, found, link.find_offset_by_time("orders", 1, 77))
+        await settle()
+        request = connection.sent[0]
+        assert (request["from"], request["credit"], request["logs"]) == ({"time": 77}, 0, [1])
+        connection.answer({"type": "subscribed", "id": request["id"], "logs": [{"offset": 9}]})
+        await settle()
+        nursery.start_soon(note, found, link.describe("orders"))
+        await settle()
+        assert [each["type"] for each in connection.sent] == ["subscribe", "unsubscribe", "describe"]
+        bounds = {"start_offset": 1, "end_offset": 2, "high_watermark": 3, "offset_max": 4}
+        connection.answer({"type": "described", "id": connection.sent[2]["id"], "logs": [{"log": 3, **bounds}]})
+        await settle()
+        assert (found[0], attrs.asdict(found[1][3])) == (9, bounds)
         with trio.move_on_after(0.01):
             await link.describe("orders")
         assert not link._replies, "nothing is kept of a request that was cancelled"

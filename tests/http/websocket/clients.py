@@ -207,6 +207,7 @@ async def open_raw(web: RunningWeb, *headers: str) -> AsyncIterator[RawClient]:
                 received += data
         head, _, rest = received.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101"), received
+        assert head.count(b"_no_context_takeover") == (2 if any("deflate" in each for each in headers) else 0)
         chosen = re.search(rb"^sec-websocket-protocol: (.*)\r$", head + b"\r", re.IGNORECASE | re.MULTILINE)
         client = RawClient(stream, rest, chosen and chosen[1].decode())
         first, payload = await client.receive()
