@@ -36,6 +36,7 @@ consume t --from-beginning --tower 127.0.0.1:9           | no tower answered at 
 consume t --from-beginning --idle-exit 1ms --tower 127.0.0.1:9 | no tower answered at tcp://127.0.0.1:10 within
 consume t --from-beginning --config {folder}/settings    | no tower answered at tcp://127.0.0.1:7,
 status --tower 127.0.0.1:9                               | no tower answered at tcp://127.0.0.1:10 within
+status --tower nowhere.invalid --timeout 2s              | check the name, or name another tower with --tower
 broker --storage memory: --kafka 127.0.0.1:0 --bind {taken} --tower 127.0.0.1:9 | cannot listen at {taken}: address
 broker --storage memory: --kafka 127.0.0.1:{taken_port} --tower 127.0.0.1:9 | cannot listen to clients of Kafka at
 topic list --kafka 127.0.0.1:{port}                      | cannot connect to 127.0.0.1:{port}: Connection refused; start

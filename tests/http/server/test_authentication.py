@@ -20,7 +20,7 @@ from dafka.broker.access.credentials import MECHANISMS, create_token, derive_cre
 from dafka.broker.access.logins import Logins
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, UsersFile, write_users
-from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker
+from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key
 from dafka.http.server.authentication import COOKIE, SESSION_S, Authenticator, Sessions
 from dafka.http.server.errors import WebError
 from dafka.http.server.principal import Principal
@@ -228,6 +228,7 @@ async def test_another_broker_signs_each_request(door: Door) -> None:
     for given in (signer.sign("GET", "/groups"), signer.sign("POST", "/topics"), f"{SCHEME} {SENDER}.3.{'0' * 64}"):
         assert await door.outcome(Authorization=given) == "unauthenticated"
     assert door.authenticator.failed_logins == 3
+    assert create_key() != create_key(), "brokers without a secret do not share one"
 
 
 async def test_without_users_everybody_may_do_everything() -> None:
