@@ -206,9 +206,9 @@ class Checks:
         limit, size = config.store.pending_bytes_max, getattr(machine, "pending_bytes", 0)
         if not 0 <= size <= 2 * limit + config.fetch.ahead_bytes_max + RUN_BYTES:
             raise Violation("memory", f"{node.name}: {size} bytes are not durable at a limit of {limit}")
-        room, limit = getattr(machine, "room", None), config.consumer.buffer_bytes_max
-        if isinstance(room, ReceiveCapacity) and not 0 <= room.buffered_bytes <= room.held_bytes <= limit + RUN_BYTES:
-            raise Violation("memory", f"{node.name} holds {room.held_bytes} bytes at a limit of {limit}")
+        held, limit = getattr(machine, "capacity", None), config.consumer.buffer_bytes_max
+        if isinstance(held, ReceiveCapacity) and not 0 <= held.buffered_bytes <= held.held_bytes <= limit + RUN_BYTES:
+            raise Violation("memory", f"{node.name} holds {held.held_bytes} bytes at a limit of {limit}")
         reassembler = getattr(machine, "reassembler", None)
         if reassembler is not None:
             ahead = sum(cursor.ahead_bytes for cursor in reassembler.cursors.values())
