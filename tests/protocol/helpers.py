@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from dafka import wire
-from dafka.protocol import Event, ProducerMachine
-from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish
+from dafka.protocol import ProducerMachine
+from dafka.protocol.actions import Action, Append, Deliver, Publish
 from dafka.records import Partition, RecordBatch
 
 HELLO = Partition("hello", "PRODUCER")
@@ -35,10 +35,6 @@ def head(sequence: int, partition: Partition = HELLO) -> wire.Head:
     return wire.Head(partition.address, partition.topic, sequence)
 
 
-def direct_head(sequence: int, requestor: str, partition: Partition = HELLO) -> wire.DirectHead:
-    return wire.DirectHead(requestor, partition.address, partition.topic, sequence)
-
-
 def subscription(command: wire.Command, topic: str = "", *, active: bool = True) -> list[wire.Subscription]:
     return [wire.Subscription(command, topic, active)]
 
@@ -51,10 +47,6 @@ def published(actions: Iterable[Action], kind: type[_Message]) -> list[_Message]
 def asked(actions: Iterable[Action]) -> list[tuple[int, int]]:
     """Return the FETCHes among the actions, as (first sequence, count)."""
     return [(fetch.sequence, fetch.count) for fetch in published(actions, wire.Fetch)]
-
-
-def events(actions: Iterable[Action]) -> list[Event]:
-    return [action.event for action in actions if isinstance(action, Notify)]
 
 
 def batches(actions: Iterable[Action]) -> list[RecordBatch]:

@@ -35,7 +35,8 @@ ME = "ME"
 NAMES = ("A", "B", "C", "A/1", "Ø", "", ME)
 TOPICS = ("hello", "hello", "hello2", "world", "")
 PARTITIONS = tuple(Partition(topic, name) for topic in ("hello", "world") for name in ("A", "B", "C", ME))
-INVALID = PeerEndpoint("tcp://10.0.0.1:4003")
+
+
 EXTREMES = (SEQUENCE_MAX - 1, SEQUENCE_MAX, SEQUENCE_MAX + 1, wire.NUMBER_8_MAX)
 PAUSES_S = (0.0, 0.0, 0.001, 0.03, 0.4, 1.0, 3.0, 11.0, 70.0)
 KINDS: tuple[type[wire.Message], ...] = tuple(each for each in wire.MESSAGES if "content" not in dict(each.FIELDS))

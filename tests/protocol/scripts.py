@@ -46,7 +46,8 @@ from tests.protocol.helpers import HELLO, run, sequences
 ME = "ME"
 FLAGS = ("is_ready", "is_complete", "is_stranded")
 """Attributes of machines that are shown when they change."""
-_STEPS = {"settled", "subscribe", "stores", "published", "listened", "nodes", "claiming", "holding", "echoed", "listed"}
+_STEPS = {"settled", "subscribe", "stores", "answering", "asking", "published", "listened"}
+_STEPS |= {"nodes", "claiming", "holding", "echoed", "listed"}
 """What has happened to a machine before the script begins."""
 _KINDS: dict[str, Any] = {each.COMMAND.name.replace("_", "-"): each for each in wire.MESSAGES}
 _RECIPIENTS = ("requestor", "store", "consumer")
@@ -140,6 +141,11 @@ class Player:
         elif name == "subscribe":
             for topic in value.split(","):
                 self.machine.subscribe(topic, 0.0)
+        elif name == "answering":
+            for store in value.split(","):
+                self.play(f"+GET-POSITION {store} & +CONSUMER-HELLO {store}")
+        elif name == "asking":
+            self.play(f"{value} held_ends.add_partition")
         else:
             for store in value.split(","):
                 self.machine.receive_subscriptions([wire.Subscription(Command.CONSUMER_HELLO, store)], 0.0)

@@ -28,37 +28,29 @@ consumer start_ms=17 subscribe=hello settled
 < RECORD 100:105 => GET-POSITION to=A time=17
 0.1 < DIRECT-POSITION 98 from=A time=17 end=100 => FETCH 98:105
 # Records that are published before the answer are wanted, whatever the store says
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+consumer start_ms=17 subscribe=hello settled answering=A
 < RECORD 100:105 & RECORD 105:110 => GET-POSITION to=A time=17
 0.1 < DIRECT-POSITION nothing from=A time=17 end=110 => FETCH 100:110
 # The earliest record of any store counts
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
-+GET-POSITION B & +CONSUMER-HELLO B => CONSUMER-HELLO hello to=B
+consumer start_ms=17 subscribe=hello settled answering=A,B
 < HEAD 99 => GET-POSITION to=A time=17, GET-POSITION to=B time=17
 0.1 < DIRECT-POSITION 40 from=A time=17 end=100
 0.2 < DIRECT-POSITION 30 from=B time=17 end=90 => FETCH 30:100
 # A store that holds only older records counts as much as its end
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
-+GET-POSITION B & +CONSUMER-HELLO B => CONSUMER-HELLO hello to=B
+consumer start_ms=17 subscribe=hello settled answering=A,B
 < HEAD 99 => GET-POSITION to=A time=17, GET-POSITION to=B time=17
 0.1 < DIRECT-POSITION nothing from=A time=17 end=60
 0.2 < DIRECT-POSITION nothing from=B time=17 end=80 => FETCH 80:100
 # A partition that no store holds begins at its first record
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+consumer start_ms=17 subscribe=hello settled answering=A
 < HEAD 4 => GET-POSITION to=A time=17
 0.1 < DIRECT-POSITION nothing from=A time=17 end=0 => FETCH 0:5
 # A producer that joined later is read from its first record without a question
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+consumer start_ms=17 subscribe=hello settled answering=A
 1 peer_joined PRODUCER
 < RECORD 0:3 => deliver 0:3
 # Nothing begins before the node has settled and its peers have connected
-consumer start_ms=17 subscribe=hello
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+consumer start_ms=17 subscribe=hello answering=A
 < HEAD 99 => GET-POSITION to=A time=17
 0.1 < DIRECT-POSITION 40 from=A time=17 end=100
 0.2 peer_joined B
@@ -73,24 +65,19 @@ peer_joined SILENT
 0.1 < DIRECT-POSITION 40 from=A time=17 end=100
 until 3 => FETCH 40:100 at 2 2.5
 # A store that leaves is waited for no longer
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
-+GET-POSITION B & +CONSUMER-HELLO B => CONSUMER-HELLO hello to=B
+consumer start_ms=17 subscribe=hello settled answering=A,B
 < HEAD 99 => GET-POSITION to=A time=17, GET-POSITION to=B time=17
 0.1 < DIRECT-POSITION 40 from=A time=17 end=100
 0.2 peer_left B => FETCH 40:100
 # Only partitions that no store holds take places of those without records
-consumer start_ms=17 partitions_unproven_max=1 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+consumer start_ms=17 partitions_unproven_max=1 subscribe=hello settled answering=A
 < HEAD P 4 => GET-POSITION P to=A time=17
 0.1 < DIRECT-POSITION P 2 from=A time=17 end=5 => FETCH P 2:5
 < HEAD Q 4 => GET-POSITION Q to=A time=17
 0.2 < DIRECT-POSITION Q nothing from=A time=17 end=0 => FETCH Q 0:5
 < HEAD R 4 => discarded 1 (too many partitions without records)
 # A store that answers no more is waited for no longer
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
-+GET-POSITION B & +CONSUMER-HELLO B => CONSUMER-HELLO hello to=B
+consumer start_ms=17 subscribe=hello settled answering=A,B
 < HEAD 99 => GET-POSITION to=A time=17, GET-POSITION to=B time=17
 0.1 < DIRECT-POSITION 40 from=A time=17 end=100
 0.2 -GET-POSITION B => FETCH 40:100
@@ -101,8 +88,7 @@ until 100 => GET-HEADS hello at 5 35, CONSUMER-HELLO hello to=LIBDAFKA at 61.548
 101 +GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A, GET-POSITION to=A time=17
 < DIRECT-POSITION 40 from=A time=17 end=100 => FETCH 40:100
 # Unanswered questions are repeated less and less often, and to a store whose messages only now arrive
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+consumer start_ms=17 subscribe=hello settled answering=A
 < HEAD 99 => GET-POSITION to=A time=17
 0.1 < STORE-HELLO from=A => CONSUMER-HELLO hello to=A, GET-POSITION to=A time=17
 until 30 => GET-POSITION to=A time=17 at 0.5 1.5 3.5 7.5 15.5 23.5, GET-HEADS hello at 5
@@ -110,8 +96,7 @@ until 30 => GET-POSITION to=A time=17 at 0.5 1.5 3.5 7.5 15.5 23.5, GET-HEADS he
 31 < DIRECT-RECORD 40:100 => deliver 40:100
 until 60 => GET-HEADS hello at 35
 # Answers that cannot be true are discarded
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+consumer start_ms=17 subscribe=hello settled answering=A
 < HEAD 99 => GET-POSITION to=A time=17
 0.1 < DIRECT-POSITION 40 to=YOU from=A time=17 end=100 => discarded 1 (another requestor)
 < DIRECT-POSITION 40 from=A time=16 end=100 => discarded 1 (not asked for)
@@ -121,8 +106,7 @@ consumer start_ms=17 subscribe=hello settled
 < DIRECT-POSITION 40 from=A time=17 end=4611686018427387905 => discarded 1 (impossible position)
 0.2 < DIRECT-POSITION 40 from=A time=17 end=100 => FETCH 40:100
 # Seeking and unsubscribing end the questions
-consumer start_ms=17 subscribe=hello settled
-+GET-POSITION A & +CONSUMER-HELLO A => CONSUMER-HELLO hello to=A
+consumer start_ms=17 subscribe=hello settled answering=A
 < HEAD 99 & HEAD OTHER 49 => GET-POSITION to=A time=17, GET-POSITION OTHER to=A time=17
 0.1 seek OTHER 45 => FETCH OTHER 45:50
 unsubscribe hello => -RECORD hello, -HEAD hello

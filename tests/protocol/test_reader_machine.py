@@ -119,14 +119,12 @@ until 0.7 => FETCH 0:1 at 0.6, CONSUMER-HELLO hello to=A at 0.6
 held_ends.remove_partition => -ACK PRODUCER
 until 10 => is_ready at 1
 # The answer that a store holds nothing is certain at once
-reader stores=A settled
-0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+reader stores=A settled asking=0.1
 held_ends.held_end 1 => = ANSWERS
 0.2 < DIRECT-EARLIEST nothing from=A
 held_ends.held_end 1 => = 0
 # A held end is certain after a quiet time
-reader stores=A settled
-0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+reader stores=A settled asking=0.1
 0.2 < ACK 9 from=A
 held_ends.held_end 1 => = QUIET
 1 < ACK 11 from=A
@@ -142,8 +140,7 @@ reader wire=rfc46 stores=A settled
 100.1 < DIRECT-EARLIEST nothing from=B
 held_ends.held_end 2 => = 0
 # Nothing is certain before the node has settled
-reader stores=A
-0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+reader stores=A asking=0.1
 0.2 < DIRECT-EARLIEST nothing from=A
 50 held_ends.held_end 1 => = STORES
 node_settled => FETCH 0:1, CONSUMER-HELLO hello to=A
@@ -181,8 +178,7 @@ reader settled
 < STORE-HELLO from=A => FETCH 0:1, CONSUMER-HELLO hello to=A
 +HEAD
 # Answers to others, of producers and of strangers do not count
-reader stores=A settled
-0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+reader stores=A settled asking=0.1
 0.2 < DIRECT-EARLIEST nothing to=SOMEBODY from=A & DIRECT-EARLIEST OTHER nothing from=A & ACK OTHER 9 from=A
     => discarded 1 (another requestor), discarded 1 (not asked for)
 < ACK hell/PRODUCER 9 from=A & DIRECT-HEAD 9 to=SOMEBODY => discarded 1 (another requestor)
@@ -190,12 +186,10 @@ reader stores=A settled
 held_ends.held_end 1 => = ANSWERS
 2.1 held_ends.held_end 1 => = 0
 # The record that answers the question is not delivered
-reader stores=A settled
-0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+reader stores=A settled asking=0.1
 0.2 < DIRECT-RECORD 0:1
 # A head does not name its store, so that the patience must end
-reader wire=libdafka stores=A settled
-0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+reader wire=libdafka stores=A settled asking=0.1
 0.2 < DIRECT-HEAD 9
 held_ends.held_end 1 => = ANSWERS
 2.1 held_ends.held_end 1 => = 10
@@ -211,8 +205,7 @@ reader wire=libdafka stores=A settled
 +DIRECT-EARLIEST A
 0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
 # A partition of a surveyed topic may be queried and read meanwhile
-reader topics=hello stores=A settled
-0.1 held_ends.add_partition => +ACK PRODUCER, FETCH 0:1, CONSUMER-HELLO hello to=A
+reader topics=hello stores=A settled asking=0.1
 < ACK 9 from=A
 ends => = PRODUCER=10
 0.2 fetch_range 0 10 => FETCH 0:10
