@@ -16,7 +16,6 @@ import zmq
 from dafka.transport import AcceptedConnection, AcceptedConnections
 from dafka.transport.accepted import REBIND_S, SILENT_S
 from dafka.transport.connections import CONNECTIONS_MIN, RESERVED_DESCRIPTORS
-from dafka.transport.connector import Handshake, Outcome
 from tests.transport.scripted_monitor import ScriptedSocket
 from tests.transport.test_connections import connected
 
@@ -198,20 +197,6 @@ async def test_a_connection_that_has_ended_is_neither_open_nor_identified_nor_en
     assert second.number not in table
     table.close()
     assert scripted.monitored.is_closed
-
-
-async def test_handshakes_are_passed_on() -> None:
-    scripted = ScriptedSocket()
-    table = AcceptedConnections(scripted.as_socket(), 100)
-    found: list[Handshake] = []
-    table.on_handshake(found.append)
-    scripted.monitored.report(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, 0x11000002, "tcp://10.0.0.1:7")
-    scripted.monitored.report(zmq.EVENT_DISCONNECTED, 99)
-    table.update()
-    assert found == [Handshake("tcp://10.0.0.1:7", Outcome.NO_CURVE)]
-    assert scripted.events & zmq.EVENT_ACCEPTED
-    assert scripted.events & zmq.EVENT_DISCONNECTED
-    assert scripted.events & zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
 @pytest.mark.parametrize("busy", [0, 1, 20])

@@ -229,19 +229,6 @@ async def test_a_changed_list_applies_to_the_peers_of_a_node(
         await wait_subscribed(publisher, b"\1t")
 
 
-async def test_a_refused_connection_counts_as_made_and_lost(close_node: Callable[..., Closed]) -> None:
-    peer = close_node()
-    reader = close_node(peer.pair)
-    async with opened(peer) as publisher, opened(reader) as mesh:
-        target = endpoint_of(peer, publisher)
-        mesh.subscriber.connect_peer(target)
-        changes: list[ConnectionChange] = []
-        while len(changes) < 2:
-            changes += await mesh.subscriber.receive_connections()
-        assert [(change.peer, change.is_made) for change in changes[:2]] == [(target, True), (target, False)]
-    assert reader.events == [RefusedByPeer(target.endpoint, reader.pair.public, KEY_NOT_AUTHORIZED)]
-
-
 async def test_a_peer_without_a_key_or_with_an_invalid_endpoint_is_refused_and_forgotten(
     close_node: Callable[..., Closed],
 ) -> None:

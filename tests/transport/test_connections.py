@@ -64,22 +64,6 @@ def test_what_is_no_connection_is_none() -> None:
             assert not end_connection(descriptor, Connection(None, None))
 
 
-def test_only_the_connection_that_is_meant_is_ended() -> None:
-    """A descriptor may have been reused for another connection."""
-    with connected() as (one, peer), connected() as (other, other_peer):
-        first, second = find_connection(one.fileno()), find_connection(other.fileno())
-        assert first is not None
-        assert second is not None
-        assert not end_connection(one.fileno(), second)
-        assert not is_open(one.fileno(), second)
-        assert is_open(one.fileno(), first)
-        assert end_connection(one.fileno(), first)
-        assert peer.recv(1) == b""
-        other.sendall(b"x")
-        assert other_peer.recv(1) == b"x"
-        assert one.fileno() >= 0  # whoever opened it closes it
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that the peer has closed its side")
 def test_a_connection_whose_peer_has_closed_its_side_is_not_open() -> None:
     """A node that restarts must not be refused because of its own former connection, which has not been read yet."""

@@ -12,7 +12,6 @@ import trio.testing
 import zmq
 
 from dafka.endpoints import PeerEndpoint
-from dafka.errors import TransportError
 from dafka.protocol import RefusedByPeer
 from dafka.protocol.trust import KEY_NOT_AUTHORIZED, NO_KEY, UNKNOWN, WRONG_KEY
 from dafka.transport import (
@@ -146,29 +145,6 @@ async def test_any_history_of_handshakes_is_reported_and_refused_connections_are
         connector.close()
 
 
-@pytest.mark.parametrize("hears_losses", [True, False])
-async def test_losses_are_monitored_only_if_somebody_hears_of_them(hears_losses: bool) -> None:
-    socket = ScriptedSocket()
-    lost: list[str] = []
-    Connector(socket.as_socket(), None, lost.append, lambda _: None, lost.append if hears_losses else None)
-    assert bool(socket.events & zmq.EVENT_DISCONNECTED) is hears_losses
-    for event, outcome in OUTCOMES:
-        assert socket.events & event[0] or outcome is Outcome.LOST
-
-
-async def test_a_refusal_in_a_plain_cluster_names_no_key() -> None:
-    socket, refused = ScriptedSocket(), list[RefusedByPeer]()
-    connector = Connector(socket.as_socket(), None, lambda _: None, refused.append)
-    connector.connect(PEER, "")
-    assert socket.calls == [("connect", PEER)]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connector.watch)
-        socket.monitored.report(*UNLOCKED, PEER)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    assert refused == [RefusedByPeer(PEER, "", NO_KEY)]
-
-
 @pytest.mark.parametrize("clock", [trio.testing.MockClock(rate=1.0)])
 async def test_listening_takes_the_messages_of_its_prefixes_up_to_the_largest_size(
     clock: trio.testing.MockClock,
@@ -204,12 +180,6 @@ async def test_listening_takes_the_messages_of_its_prefixes_up_to_the_largest_si
         finally:
             publisher.close(0)
     assert len(received) == 3
-
-
-async def test_listening_to_an_invalid_endpoint_is_an_error() -> None:
-    async with open_context(0) as context:
-        with pytest.raises(TransportError, match="cannot connect to rubbish"):
-            await listen(context, None, PeerEndpoint("rubbish"), [], print, print, print)
 
 
 async def test_a_connection_that_cannot_be_made_has_a_diagnosis() -> None:

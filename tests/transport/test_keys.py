@@ -108,13 +108,6 @@ def test_invalid_keys_are_recognized() -> None:
     assert not any(map(is_key, ("", "x", "x" * 39, "x" * 41, "~" * 40, "#" * 40, "é" * 40)))
 
 
-def test_a_list_has_a_key_and_an_optional_name_on_each_line(tmp_path: Path) -> None:
-    one, two, three = (KeyPair.generate().public for _ in range(3))
-    path = tmp_path / "list"
-    path.write_text(f"# keys of the first floor\n{one} one of them\r\n\n  {two}\t two\n{three}")
-    assert read_public_keys(path) == {one: "one of them", two: "two", three: ""}
-
-
 def test_an_invalid_list_or_certificate_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "list"
     errors = {f"{KEYS[0]}\noops\n": "list, line 2: expected a public key"}
@@ -243,34 +236,6 @@ def test_edits_of_a_list_apply_and_damage_is_reported_once(tmp_path: Path) -> No
             assert [key for key in KEYS if key in keys] == [key for key in KEYS if key in known or key == own]
 
 
-@pytest.mark.parametrize("is_folder", [True, False])
-def test_a_list_that_disappears_is_reported_once_and_its_keys_remain(is_folder: bool, tmp_path: Path) -> None:
-    path = tmp_path / "list"
-    file = path / "one.pub" if is_folder else path
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(f"{KEYS[0]}\n")
-    keys = AuthorizedKeys(path, "")
-    assert keys.names() == {KEYS[0]: "one" if is_folder else ""}
-    file.unlink()
-    if is_folder:
-        assert keys.refresh() == {KEYS[0]}
-        path.rmdir()
-    for _ in range(2):
-        with pytest.raises(ConfigError, match="No such file"):
-            keys.refresh()
-        assert keys.refresh() is None
-        assert (KEYS[0] in keys) is not is_folder
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(f"{KEYS[1]}\n")
-        assert keys.refresh() == (set() if is_folder else {KEYS[0]})
-        file.write_text(f"{KEYS[0]}\n")
-        assert keys.refresh() == {KEYS[1]}
-        file.unlink()
-        if is_folder:
-            assert keys.refresh() == {KEYS[0]}
-            path.rmdir()
-
-
 @pytest.mark.parametrize("name", ["none", "none/"])
 def test_a_missing_list_is_an_error_at_the_start(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the authorized keys .*: No such file or directory"):
@@ -299,15 +264,6 @@ def make_security(pair: KeyPair, path: Path, *tower_keys: str) -> Security:
 
 def test_without_settings_the_cluster_is_plain() -> None:
     assert opened() is None
-
-
-def test_complete_settings_are_read(files: dict[str, str], pair: KeyPair) -> None:
-    tower = KeyPair.generate()
-    security = opened(**files, tower_keys=(tower.public,))
-    assert security is not None
-    assert (security.pair, security.tower_keys, len(security.authorized)) == (pair, (tower.public,), 1)
-    assert pair.public in security.authorized
-    assert tower.public not in security.authorized
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import gc
 import os
 import threading
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -124,31 +123,6 @@ async def test_an_endpoint_in_use_costs_no_files_or_threads_and_is_free_again_af
         assert again.endpoint == f"tcp://127.0.0.1:{again.port}"
 
 
-@pytest.mark.usefixtures("either_loops")
-async def test_messages_sent_before_closing_still_arrive() -> None:
-    messages = [[b"topic", (b"%d" % number).ljust(1000, b".")] for number in range(5000)]
-    received: list[list[bytes]] = []
-    async with open_context(0) as context:
-        subscriber = Socket(context.socket(zmq.SocketType.SUB))
-        try:
-            async with trio.open_nursery() as nursery:
-
-                async def receive() -> None:
-                    while len(received) < len(messages):
-                        received.extend(await subscriber.receive_many())
-
-                async with open_mesh(NodeConfig(bind=CONFIG.bind, linger_ms=10_000), 10_000) as mesh:
-                    subscriber.subscribe(b"topic")
-                    subscriber.connect(mesh.endpoint)
-                    await mesh.publisher.receive_many()
-                    mesh.publisher.send_many(messages)
-                    nursery.start_soon(receive)
-                    nursery.cancel_scope.deadline = trio.current_time() + DEADLINE_S
-        finally:
-            subscriber.close(0)
-    assert received == messages
-
-
 async def test_closing_waits_no_longer_than_the_linger_time_for_a_peer_that_receives_nothing() -> None:
     config = NodeConfig(bind=CONFIG.bind, linger_ms=100)
     await settle_threads()
@@ -233,41 +207,6 @@ async def test_the_end_of_a_connection_ends_its_subscriptions_and_no_others() ->
             two.subscriber.unsubscribe(b"b")
             assert await one.publisher.receive_many() == [[b"\0b"]]
             nursery.cancel_scope.cancel()
-
-
-async def test_a_node_that_restarts_at_its_endpoint_is_connected_again() -> None:
-    with trio.fail_after(DEADLINE_S):
-        async with open_mesh(CONFIG, 1000) as reader, trio.open_nursery() as nursery:
-            received: list[object] = []
-            changes: list[bool] = []
-
-            async def receive() -> None:  # libzmq repeats subscriptions in these calls
-                while True:
-                    received.append((await reader.subscriber.receive())[0])
-
-            async def receive_connections() -> None:
-                while True:
-                    changes.extend(change.is_made for change in await reader.subscriber.receive_connections())
-
-            def has_received(count: int) -> bool:
-                return len(received) == count
-
-            for task in (receive, receive_connections, reader.subscriber.watch):
-                nursery.start_soon(task)
-            reader.subscriber.subscribe(b"t")
-            endpoint = CONFIG.bind
-            for number in range(3):
-                async with open_mesh(NodeConfig(bind=endpoint), 1000) as mesh:
-                    if number == 0:
-                        endpoint = mesh.endpoint
-                        reader.subscriber.connect_peer(PeerEndpoint(endpoint))
-                    while [b"\1t"] not in await mesh.publisher.receive_many():
-                        pass
-                    mesh.publisher.send_many([[b"t", b"%d" % number]])
-                    await wait_until(partial(has_received, number + 1))
-            await wait_until(lambda: changes.count(True) == 3 and changes[-1] is False)
-            nursery.cancel_scope.cancel()
-    assert received == [[[b"t", b"0"]], [[b"t", b"1"]], [[b"t", b"2"]]]
 
 
 async def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_are_served() -> None:

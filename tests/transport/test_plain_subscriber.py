@@ -15,7 +15,6 @@ import zmq
 from trio.testing import MockClock
 
 from dafka.endpoints import ConnectionChange, PeerEndpoint
-from dafka.errors import TransportError
 from dafka.transport import Socket, open_context
 from dafka.transport import plain_subscriber as module
 from dafka.transport.plain_subscriber import PlaintextSubscriber
@@ -173,22 +172,6 @@ async def test_a_peer_on_probation_is_subscribed_to_until_each_subscription_is_u
         assert [b"once"] not in found
 
 
-async def test_a_new_peer_of_its_host_begins_on_probation_and_is_served() -> None:
-    async with open_receiver() as receiver, receiver.open_peer() as (bad, _):
-        await flood(receiver, bad)
-        receiver.subscriber.subscribe(b"u")
-        receiver.subscriber.unsubscribe(b"u")
-        async with receiver.open_peer() as (newcomer, peer):
-            newcomer.send_many([[b"t", b"hello"], [b"u", b"nothing"], [b"t", b"end"]])
-            assert await receiver.wait(receiver.restricted, b"hello") == peer
-            await receiver.wait(receiver.restricted, b"end")
-            assert not any([b"u", b"nothing"] in messages for messages, _ in receiver.restricted)
-            receiver.subscriber.disconnect_peer(peer)
-            with trio.fail_after(DEADLINE_S):
-                while [b"\0t"] not in await newcomer.receive_many():
-                    pass
-
-
 async def test_a_peer_that_behaves_leaves_probation(clock: MockClock) -> None:
     async with open_receiver() as receiver, receiver.open_peer() as (bad, peer):
         await flood(receiver, bad)
@@ -293,14 +276,3 @@ async def test_changes_of_connections_are_reported_in_order_in_both_states(clock
         await wait_until(lambda: receiver.connected.count(peer) == 2)
         assert receiver.changes[0] == ConnectionChange(peer, is_made=True)
         assert {change.peer for change in receiver.changes} == {peer}
-
-
-async def test_an_invalid_endpoint_of_a_misbehaving_host_is_not_remembered() -> None:
-    async with open_receiver() as receiver, receiver.open_peer() as (bad, peer):
-        await flood(receiver, bad)
-        with pytest.raises(TransportError):
-            receiver.subscriber.connect_peer(PeerEndpoint("tcp://127.0.0.1:99999"))
-        assert len(receiver.subscriber._probations) == 1
-        receiver.subscriber.connect_peer(peer)  # known already
-        receiver.subscriber.disconnect_peer(PeerEndpoint("tcp://127.0.0.1:1"))
-        assert len(receiver.subscriber._probations) == 1

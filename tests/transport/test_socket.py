@@ -70,21 +70,6 @@ def numbered(first: int, end: int) -> list[list[bytes]]:
     return [[b"topic", b"", b"%d" % number] for number in range(first, end)]
 
 
-# Batches
-
-
-async def test_receiving_is_a_checkpoint(publisher: Socket, subscriber: Socket) -> None:
-    await join(publisher, subscriber)
-    publisher.send_many(numbered(0, 1))
-    with trio.fail_after(DEADLINE_S):
-        while not (messages := subscriber.receive_nowait()):
-            await trio.lowlevel.checkpoint()
-    assert messages == numbered(0, 1)
-    publisher.send_many(numbered(1, 2))
-    with trio.testing.assert_checkpoints():
-        assert await subscriber.receive_many() == numbered(1, 2)
-
-
 @pytest.mark.parametrize(("endpoint", "host"), [(LOOPBACK, "127.0.0.1"), ("inproc://here", "")])
 async def test_the_source_of_a_message_has_the_ip_address_of_the_peer_if_it_has_one(
     endpoint: str, host: str, publisher: Socket, subscriber: Socket
@@ -238,25 +223,3 @@ async def test_a_waiting_message_survives_disconnecting(publisher: Socket, subsc
     assert subscriber.receive_nowait() == []
     for _ in range(2):  # closing again does nothing
         subscriber.close(0)
-
-
-# Limits
-
-
-async def test_a_message_beyond_the_limit_ends_only_its_connection(context: Context, publisher: Socket) -> None:
-    with opened(context, zmq.SocketType.SUB) as subscriber, opened(context, zmq.SocketType.XPUB) as other:
-        subscriber.set_options(maxmsgsize=1024)
-        endpoint = await join(publisher, subscriber)
-        await join(other, subscriber)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(expect, subscriber, [b"1" * 1024])
-            publisher.send_many([[b"0" * 1025]])
-            assert await receive(publisher, 1) == [[b"\x00"]]
-            other.send_many([[b"1" * 1024]])
-        # libzmq does not reconnect by itself, because the peer would send the message again.
-        subscriber.disconnect(endpoint)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(expect, subscriber, [b"2"])
-            subscriber.connect(endpoint)
-            assert await receive(publisher, 1) == [[b"\x01"]]
-            publisher.send_many([[b"2"]])

@@ -11,7 +11,6 @@ from dafka.transport.accepted import AcceptedConnection
 from dafka.transport.connections import Connection
 from dafka.transport.publisher import (
     COUNT_MIN,
-    COUNT_PER_S,
     HOSTS_MAX,
     MANY_NAMES,
     MANY_SUBSCRIPTIONS,
@@ -80,15 +79,6 @@ def test_a_connection_may_subscribe_for_exactly_the_bytes_allowed(size: int, is_
         assert peers.discarded == ({} if is_accepted else {MANY_SUBSCRIPTIONS: 1})
 
 
-def test_messages_of_an_ended_connection_are_refused_and_counted_once() -> None:
-    peers = Peers()
-    assert not peers.send(1, b"\1" * (BYTES_MAX + 1))
-    for message in (b"\1Hx", b"\0Hx", b"rubbish", b""):
-        assert not peers.send(1, message)
-    assert (peers.ended, peers.discarded) == ([1], {MANY_SUBSCRIPTIONS: 1})
-    assert peers.send(2, b"\1Hx")
-
-
 def test_only_subscriptions_count_as_bytes() -> None:
     peers = Peers(count_max=10_000)
     for _ in range(10):
@@ -96,16 +86,6 @@ def test_only_subscriptions_count_as_bytes() -> None:
         assert not peers.send(1, b"\2" + b"H" * BYTES_MAX)
         assert not peers.send(1, b"")
     assert (peers.ended, peers.discarded) == ([], {NO_SUBSCRIPTION: 20})
-
-
-def test_a_connection_may_send_so_many_messages_at_once_and_more_as_time_passes() -> None:
-    peers = Peers()
-    assert peers.count_accepted(1, tries=COUNT_MAX) == COUNT_MAX
-    assert peers.count_accepted(1, 0.05, tries=int(0.05 * COUNT_PER_S)) == 0.05 * COUNT_PER_S
-    assert peers.ended == []
-    assert not peers.send(1, b"\0Hx", 0.05 + 0.5 / COUNT_PER_S)  # there is half a message left
-    assert peers.ended == [1]
-    assert peers.count_accepted(2, 0.0) == COUNT_MAX
 
 
 def test_beyond_the_bytes_of_all_connections_the_largest_are_ended() -> None:

@@ -14,17 +14,6 @@ from dafka.transport.suspect_peers import (
 A, B, C, OTHER = "tcp://h:1", "tcp://h:2", "tcp://h:3", "tcp://other:1"
 
 
-def test_probation_ends_when_no_discards_come() -> None:
-    probations = SuspectPeers()
-    assert not probations.begin_newcomer(A, 0.0)
-    assert len(probations) == 0
-    probations.begin_offender(A, 0.0)
-    assert (A in probations, B in probations, len(probations)) == (True, False, 1)
-    assert probations.end_due(PROBATION_S - 0.1) == []
-    assert probations.end_due(PROBATION_S) == [A]
-    assert A not in probations
-
-
 def test_discards_beyond_those_tolerated_begin_probation_again() -> None:
     probations = SuspectPeers()
     probations.begin_offender(A, 0.0)
