@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from dafka import wire
 from dafka.protocol import ProducerMachine
-from dafka.protocol.actions import Action, Append, Deliver, Publish
+from dafka.protocol.actions import Action, Publish
 from dafka.records import Partition, RecordBatch
 
 HELLO = Partition("hello", "PRODUCER")
@@ -47,11 +47,6 @@ def published(actions: Iterable[Action], kind: type[_Message]) -> list[_Message]
 def asked(actions: Iterable[Action]) -> list[tuple[int, int]]:
     """Return the FETCHes among the actions, as (first sequence, count)."""
     return [(fetch.sequence, fetch.count) for fetch in published(actions, wire.Fetch)]
-
-
-def batches(actions: Iterable[Action]) -> list[RecordBatch]:
-    """Return the runs that are delivered or appended."""
-    return [action.batch for action in actions if isinstance(action, (Deliver, Append))]
 
 
 def sequences(runs: Iterable[RecordBatch]) -> list[int]:

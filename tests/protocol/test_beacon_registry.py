@@ -46,22 +46,6 @@ def test_an_address_belongs_to_the_connection_that_introduced_it() -> None:
     assert registry.connections() == [1, 2]
 
 
-def test_a_connection_that_ends_gives_its_address_back() -> None:
-    registry = Registry()
-    registry.refusal("A", 1, 0.0)
-    registry.ended.add(1)
-    assert registry.refusal("A", 2, 0.1) == ""
-    assert registry.refusal("A", 3, 0.2) == ADDRESS_IN_USE
-
-
-def test_a_connection_that_is_silent_gives_its_address_back() -> None:
-    """A machine that lost its power, or was moved to another network, leaves a connection that seems to exist."""
-    registry = Registry()
-    registry.refusal("A", 1, 0.0)
-    assert registry.refusal("A", 2, TIMEOUT_S) == ""
-    assert registry.refusal("A", 1, TIMEOUT_S) == ADDRESS_IN_USE
-
-
 def test_a_connection_introduces_a_limited_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beacon_registry, "NODES_PER_CONNECTION_MAX", 2)
     registry = Registry()
@@ -119,19 +103,6 @@ def test_nodes_that_register_seldom_are_looked_at_seldom() -> None:
     assert registry.expire(60.0 + LATE_FACTOR * TIMEOUT_S - 0.1) == []
     registry.admit_beacon("B", -1, 70.0, may_be_late=True)
     assert registry.expire(60.0 + (LATE_FACTOR + 1) * TIMEOUT_S) == ["A", "B"], "the connection of B had ended"
-
-
-def test_a_node_that_may_be_late_stays_while_its_connection_lives() -> None:
-    registry = Registry()
-    for number, name in enumerate("AB"):
-        assert registry.admit_beacon(name, number, 0.0, may_be_late=True)
-    assert registry.admit_beacon("C", 2, 0.0, may_be_late=True)
-    assert registry.admit_beacon("C", 2, 0.0)  # it uses the first form from now on
-    assert registry.expire(TIMEOUT_S) == ["C"]
-    registry.ended.add(0)
-    assert registry.expire(2 * TIMEOUT_S) == ["A"]
-    assert registry.expire(LATE_FACTOR * TIMEOUT_S - 0.1) == []
-    assert registry.expire(LATE_FACTOR * TIMEOUT_S + TIMEOUT_S) == ["B"]
 
 
 def test_nodes_that_register_are_gone_when_their_connection_ends() -> None:

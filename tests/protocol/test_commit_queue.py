@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import StoreMachine
-from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition
+from dafka.protocol.actions import Action, Append, Publish, ResetPosition
 from dafka.protocol.machines.commit_queue import DELETED_TOGETHER, CommitQueue, DeletePartitions
 from dafka.protocol.machines.store import OWN_PARTITION
-from dafka.protocol.store_events import StorageFailed, StorageRecovered
 from dafka.records import Partition
 from tests.protocol.helpers import HELLO, direct, live, run
 
@@ -76,23 +75,6 @@ def test_transactions_are_counted_with_their_records_and_bytes() -> None:
     assert (store.queue.records, store.queue.commits) == (5, 2)
 
 
-def test_a_refused_transaction_is_written_again_before_what_came_later() -> None:
-    store = Store()
-    store.receive(0, 2)
-    first = store.queue.begin_work()
-    store.receive(2, 3)
-    assert store.queue.work_failed("disk full") == [Notify(StorageFailed("disk full"))]
-    assert store.queue.work_failed("disk full") == [], "one event for one trouble"
-    assert store.queue.begin_work() == first == [run(0, 2)]
-    assert store.machine.stored.durable_end(HELLO) == 0
-    assert store.machine.pending_bytes == memory((0, 2), (2, 3))
-    assert store.queue.work_done(0.3) == [Notify(StorageRecovered()), ack(2)]
-    assert store.queue.begin_work() == [run(2, 3)]
-    assert store.queue.work_done(0.4) == [ack(3)], "it recovers once"
-    assert store.queue.begin_work() == []
-    assert store.queue.work_failed("again") == [Notify(StorageFailed("again"))]
-
-
 def test_a_reset_comes_first_and_drops_the_records_that_wait_for_it() -> None:
     store = Store(HELLO, OTHER)
     store.receive(1, 2, OTHER)
@@ -115,25 +97,6 @@ def test_a_queue_with_nothing_but_a_reset_has_work() -> None:
     assert store.queue, "a commit that has begun is not done"
     store.queue.work_done(0.1)
     assert not store.queue
-
-
-def test_a_partition_is_deleted_behind_what_is_being_written_and_before_what_waits() -> None:
-    store = Store()
-    store.receive(0, 3)
-    store.receive(0, 2, OTHER)
-    assert store.queue.begin_work() == [run(0, 3), run(0, 2, OTHER)]
-    store.receive(2, 5, OTHER)
-    store.queue.put_deleted([OTHER])
-    assert ack(2, OTHER) in store.queue.work_done(0.2), "what was being written is durable"
-    assert store.queue.begin_work() == DeletePartitions((OTHER,))
-    store.receive(5, 7, OTHER)
-    store.queue.put_reset(ResetPosition(OTHER, 9))
-    assert store.queue.work_done(0.3) == []
-    assert not store.queue, "what has waited for the partition is dropped with it"
-    assert store.machine.pending_bytes == 0
-    assert store.machine.stored.durable_end(OTHER) == 0
-    store.receive(0, 1, OTHER)
-    assert store.queue.begin_work() == [run(0, 1, OTHER)], "it begins again"
 
 
 def test_own_records_are_not_acknowledged() -> None:

@@ -26,17 +26,6 @@ def make_manager(*endpoints: PeerEndpoint, connecting_max: int = 256) -> Connect
     return manager
 
 
-def test_two_peers_at_one_endpoint_have_one_connection() -> None:
-    manager = make_manager(A)
-    assert not manager.add_peer(A)
-    assert len(manager) == 2
-    assert not manager.remove_peer(A), "the other peer still needs it"
-    assert len(manager) == 1
-    assert manager.remove_peer(A)
-    assert len(manager) == 0
-    assert not manager.remove_peer(A), "there is nothing left to end"
-
-
 def test_a_peer_that_waits_in_the_queue_has_no_connection_to_end() -> None:
     manager = make_manager(A, connecting_max=1)
     manager.add_peer(B)
@@ -91,23 +80,6 @@ def test_a_node_settles_when_every_peer_that_was_found_has_answered() -> None:
     assert manager.is_settled
     assert manager.deadline() == inf
     assert not manager.try_settle(1.3), "it settles once"
-
-
-def test_a_connection_that_has_lasted_shows_that_its_peer_lives() -> None:
-    manager = make_manager(A, B)
-    assert not manager.shows_life(A, 0.0)
-    manager.record_changes(made(A, B), 1.0)
-    assert not manager.shows_life(A, 0.99 + STEADY_S), "another node may have taken the endpoint before"
-    assert manager.shows_life(A, 1.0 + STEADY_S)
-    manager.record_changes(lost(A), 50.0)
-    assert not manager.shows_life(A, 50.0 + STEADY_S)
-    manager.record_changes(made(A), 51.0)
-    manager.record_changes(made(A), 52.0)
-    assert not manager.shows_life(A, 50.99 + STEADY_S), "another node may listen there now"
-    assert manager.shows_life(A, 51.0 + STEADY_S)
-    assert manager.shows_life(B, 50.0)
-    manager.add_peer(B)
-    assert not manager.shows_life(B, 50.0), "it may be the connection of the other one"
 
 
 def test_what_was_known_of_an_endpoint_is_forgotten_with_its_peer() -> None:

@@ -225,18 +225,6 @@ def test_a_run_is_handed_over_in_parts_and_no_record_twice() -> None:
     assert (delivery.records, delivery.waiting_positions(), machine.capacity.buffered_bytes) == (10, {}, 0)
 
 
-@pytest.mark.parametrize("records_max", [3, 1])
-def test_after_a_part_the_rest_can_be_taken_record_by_record(records_max: int) -> None:
-    delivery, _ = make_delivery(5)
-    take(delivery, records_max)
-    given = []
-    while (record := delivery.next_record()) is not None:
-        given.append((record.sequence, record.value))
-    assert given == [(number, b"%d" % number) for number in range(5 + records_max, 10)]
-    assert take(delivery) is None
-    assert delivery.positions == {PARTITION: 10}
-
-
 def test_an_open_run_waits_until_its_records_are_handed_over() -> None:
     delivery, _ = make_delivery(10)
     taken = delivery.take_run(0.0)
@@ -253,14 +241,6 @@ def test_an_open_run_waits_until_its_records_are_handed_over() -> None:
     assert batch is not None
     assert (batch.first_sequence, len(batch)) == (10, 5)
     assert (delivery.next_batch(), delivery.next_record(), delivery.waiting_positions()) == (None, None, {})
-
-
-def test_taking_the_whole_run_leaves_nothing() -> None:
-    delivery, _ = make_delivery(3)
-    batch = take(delivery, 3)
-    assert batch is not None
-    assert len(batch) == 3
-    assert (delivery.waiting_positions(), take(delivery)) == ({}, None)
 
 
 def test_dropping_a_topic_from_a_full_buffer_makes_room_to_fetch_more() -> None:

@@ -19,7 +19,6 @@ from dafka.protocol import (
 )
 from dafka.protocol.machines.tower import (
     KEY_CONFLICT,
-    PROMPT_PULSES,
     PULSE_MAX_S,
     REGISTRATION_S,
     REGISTRATION_TIMEOUTS,
@@ -103,26 +102,6 @@ def test_after_any_history_nodes_know_exactly_those_that_run_at_their_endpoints(
     assert {name for name in ROLES if name in history.cluster.tower.registry} == set(running)
 
 
-def test_pulses_are_frequent_again_after_a_change() -> None:
-    cluster = Cluster()
-    store = cluster.add("s1", Role.STORE)
-    cluster.pass_time(100)
-    cluster.add("p1", Role.PRODUCER)
-    store.received.clear()
-    cluster.pass_time(PROMPT_PULSES)
-    assert sum(frames[0] == wire.PULSE for frames in store.received) >= PROMPT_PULSES - 1
-
-
-def test_a_node_registers_as_often_as_the_tower_asks() -> None:
-    cluster = Cluster()
-    node = cluster.add("p1", Role.PRODUCER)
-    cluster.pass_time(5)
-    node.sent.clear()
-    cluster.pass_time(10 * REGISTRATION_S)
-    assert 10 <= len(node.sent) <= 14
-    assert not any(wire.Registration.decode(frames).asks_directory for frames in node.sent)
-
-
 def test_nodes_register_together_when_they_hear_a_pulse() -> None:
     cluster = Cluster()
     nodes = [cluster.add(f"p{number:02}", Role.PRODUCER) for number in range(20)]
@@ -158,30 +137,6 @@ def test_a_node_registers_often_while_nodes_of_the_first_form_listen() -> None:
     assert len(node.sent) <= 14
 
 
-def test_a_node_that_ends_is_gone_after_the_timeout() -> None:
-    cluster = Cluster()
-    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    cluster.pass_time(100)
-    producer.is_running = cluster.connected = False  # and the tower is not told of it
-    cluster.pass_time(TIMEOUT_S)
-    assert producer.left not in store.events
-    cluster.pass_time(REGISTRATION_S + TIMEOUT_S)
-    assert store.events[-1] == producer.left
-
-
-def test_a_tower_that_is_silent_is_not_trusted() -> None:
-    """Its nodes count as gone if nothing else shows that they live; they are found again when it is back."""
-    cluster = Cluster()
-    store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
-    cluster.pass_time(2)
-    store.is_listening = False
-    cluster.pass_time(5 * TIMEOUT_S)
-    assert store.events[-1:] == [attrs.evolve(producer.left, is_tower_silent=True)]
-    store.is_listening = True
-    cluster.pass_time(TIMEOUT_S)
-    assert store.events[-1:] == [producer.joined]
-
-
 def test_a_tower_of_an_idle_cluster_is_trusted_between_its_pulses() -> None:
     cluster = Cluster(Config().with_node(tower_timeout_ms=2000))
     store, producer = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
@@ -192,29 +147,6 @@ def test_a_tower_of_an_idle_cluster_is_trusted_between_its_pulses() -> None:
     assert any(isinstance(event, TowersSilent) for event in store.events)
     cluster.pass_time(3 * TIMEOUT_S)
     assert store.events[-1] == attrs.evolve(producer.left, is_tower_silent=True)
-
-
-def test_a_lost_page_is_asked_for_again() -> None:
-    cluster = Cluster()
-    producers = [cluster.add(f"p{number:03}", Role.PRODUCER) for number in range(400)]
-    store = Member(cluster, "s1", Role.STORE, 999, "")
-    cluster.nodes["s1"] = store
-    take, pages = store.take, list[bytes]()
-
-    def take_all_but_the_first_page(frames: list[bytes]) -> None:
-        if frames[0][:1] == wire.INBOX:
-            pages.append(frames[0])
-        if len(pages) != 1 or frames[0][:1] != wire.INBOX:
-            take(frames)
-
-    store.take = take_all_but_the_first_page  # type: ignore[method-assign]
-    store.act(store.machine.start(0.0))
-    store.connect(BOTH_FORMS)
-    assert len(store.peers()) < len(producers)
-    assert Settled() not in store.events
-    cluster.pass_time(1)
-    assert len(store.peers()) == len(producers)
-    assert store.events.count(Settled()) == 1
 
 
 def test_a_node_that_changes_its_form_does_not_leave() -> None:
@@ -303,20 +235,3 @@ def test_nodes_beyond_the_limit_are_found_when_there_is_room() -> None:
     cluster.end(first)
     cluster.pass_time(1)
     assert store.events[-1] == second.joined
-
-
-def test_rubbish_of_a_tower_is_discarded_and_counted() -> None:
-    cluster = Cluster()
-    store = cluster.add("s1", Role.STORE)
-    for frames in (
-        [b"T"],
-        [b"T", b""],
-        [b"RP", b"\1"],
-        [b"R", b""],
-        [b"Is1", b"\1"],
-        [b"Ip1", b"\1"],
-        [b"T", b"", b""],
-    ):
-        store.take(frames)
-    assert store.machine.discarded.total() == 7
-    assert cluster.add("p1", Role.PRODUCER).peers() == {"s1"}

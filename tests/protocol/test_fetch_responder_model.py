@@ -101,16 +101,6 @@ def test_every_record_that_was_fetched_is_sent_and_nothing_else(
     assert not responder._partitions_of, "no trace of a requestor that has been answered"
 
 
-def test_a_read_that_finds_nothing_ends_its_range() -> None:
-    responder = FetchResponder(lambda _: HELD, 10)
-    responder.add_fetch(to_fetch("A", PARTITIONS[0], 2, 9))
-    request = responder.next_read()
-    assert request is not None
-    assert responder.complete_read(request, None) is None
-    assert len(responder) == 0
-    assert (responder.records_sent, responder.bytes_sent) == (0, 0)
-
-
 def test_unverified_requestors_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_responder, "UNVERIFIED_MAX", 2)
     responder = FetchResponder(lambda _: HELD, 100)

@@ -266,22 +266,6 @@ def take(cursor: Cursor, first: int, end: int, room: int = ROOM) -> list[int]:
     return sequences(cursor.add_batch(run(first, end), room))
 
 
-def test_records_ahead_without_room_are_only_known_to_exist() -> None:
-    cursor = Cursor(0)
-    assert take(cursor, 10, 14, room=run(10, 14).memory_bytes) == []
-    assert take(cursor, 20, 24, room=0) == []
-    assert cursor.ahead_bytes == run(10, 14).memory_bytes
-    assert take(cursor, 0, 10, room=0) == list(range(14))
-    assert cursor.first_gap() == (14, 24)
-
-
-def test_both_parts_of_a_batch_around_a_kept_one_share_the_room() -> None:
-    cursor = Cursor(0)
-    take(cursor, 5, 6)
-    take(cursor, 3, 9, room=run(3, 6).memory_bytes)
-    assert take(cursor, 0, 3) == [0, 1, 2, 3, 4, 5]
-
-
 def test_every_second_record_does_not_grow_the_list_without_limit() -> None:
     cursor = Cursor(0)
     for sequence in range(1, 2 * RUNS_MAX + 20, 2):
@@ -290,12 +274,6 @@ def test_every_second_record_does_not_grow_the_list_without_limit() -> None:
         take(cursor, sequence, sequence + 1)
     assert cursor.next_sequence == 2 * RUNS_MAX + 1
     assert cursor.first_gap() == (2 * RUNS_MAX + 1, 2 * RUNS_MAX + 2)
-
-
-def test_the_largest_sequence_is_accepted() -> None:
-    cursor = Cursor(0)
-    take(cursor, 2**64 - 1, 2**64)
-    assert cursor.first_gap() == (0, 2**64 - 1)
 
 
 @given(runs=intervals, begin=st.integers(0, 5), heads=st.lists(st.integers(0, 60), max_size=30))

@@ -15,7 +15,7 @@ from dafka.protocol.ordering import buffers, gap_resolver
 from dafka.protocol.ordering.buffers import BatchBuffer, RetransmitBuffer
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS, GapResolver
 from dafka.protocol.ordering.reassembler import IDLE_S, Reassembler
-from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, PendingPeers, RetrySchedule, StorePoll
+from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, PendingPeers, RetrySchedule
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
@@ -180,25 +180,6 @@ def test_partitions_take_turns_when_one_has_many_records(monkeypatch: pytest.Mon
 
 
 # Polls, schedules, rates
-
-
-def test_a_poll_repeats_its_question_with_growing_waits() -> None:
-    poll = StorePoll(patience_s=10.0, retry_s=1.0, retry_factor=2.0)
-    assert poll.deadline() == float("inf")
-    waits, now = [], 0.0
-    for _ in range(4):
-        poll.record_asked(now)
-        waits.append(poll.retry_due - now)
-        assert not poll.take_retry(poll.retry_due - 0.01)
-        now = poll.retry_due
-        assert poll.take_retry(now)
-        assert poll.retry_due == float("inf"), "no repetition until it is asked again"
-    assert waits == [1.0, 2.0, 4.0, 8.0]
-    poll.restart_retries()
-    poll.record_asked(100.0)
-    assert poll.retry_due == 101.0
-    poll.record_asked(100.0, 0.25)
-    assert poll.retry_due == 100.25
 
 
 def test_a_schedule_beyond_its_limit_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -29,16 +29,15 @@ def make_reassembler(end: int = 0, **settings: int) -> Reassembler:
 
 
 class Responder:
-    """A node that holds `end` records, and answers FETCHes in chunks 10 ms later, unless `is_lost` drops one."""
+    """A node that holds `end` records, and answers FETCHes in chunks 10 ms later."""
 
-    def __init__(self, reassembler: Reassembler, end: int, is_lost: Callable[[float, int], bool]) -> None:
+    def __init__(self, reassembler: Reassembler, end: int) -> None:
         self.now = 0.0
         self.asked: list[tuple[int, int]] = []
         self.received: list[RecordBatch] = []
         self.unanswered: list[FetchUnanswered] = []
         self._reassembler = reassembler
         self._end = end
-        self._is_lost = is_lost
         self._arriving: list[tuple[float, int, int]] = []
 
     def serve(self, until: float) -> None:
@@ -57,13 +56,12 @@ class Responder:
             self.asked.append((fetch.sequence, fetch.count))
             end = min(fetch.sequence + fetch.count, self._end)
             for index, first in enumerate(range(fetch.sequence, end, 2000)):
-                if not self._is_lost(self.now, first):
-                    heapq.heappush(self._arriving, (self.now + 0.01 + index / 1000, first, min(first + 2000, end)))
+                heapq.heappush(self._arriving, (self.now + 0.01 + index / 1000, first, min(first + 2000, end)))
 
 
 def test_catching_up_takes_few_fetches_erratum_17() -> None:
     end = 100_000
-    responder = Responder(make_reassembler(end), end, lambda _now, _first: False)
+    responder = Responder(make_reassembler(end), end)
     responder.serve(until=10.0)
     assert sequences(responder.received) == list(range(end))
     assert len(responder.asked) <= 9
@@ -74,32 +72,6 @@ def test_catching_up_takes_few_fetches_erratum_17() -> None:
         position = first + count
     assert position == end
     assert responder.unanswered == []
-
-
-@pytest.mark.parametrize("silence", [0.3, 4.0, 60.0])
-def test_a_page_that_stalls_is_never_lost(silence: float) -> None:
-    end = 20_000
-    reassembler = make_reassembler(end, page_records_max=3000)
-    responder = Responder(reassembler, end, lambda now, _first: 0.005 < now < silence)
-    responder.serve(until=silence + 5.5)
-    assert sequences(responder.received) == list(range(end))
-    assert len(responder.asked) <= end / 1500 + 5 + silence / 2
-    assert len(responder.unanswered) == (1 if silence >= 4.0 else 0)
-
-
-def test_every_partition_gets_its_turn_when_no_node_answers() -> None:
-    partitions = [Partition("hello", f"P{index}") for index in range(7)]
-    reassembler = Reassembler(ME, FetchConfig(partitions_max=2))
-    for partition in partitions:
-        reassembler.follow_partition(partition, 0)
-        reassembler.record_known_end(partition, 3)
-    asked = [fetch.partition for fetch in reassembler.due_fetches(0.0)]
-    assert len(asked) == 2
-    for _ in range(4):
-        now = reassembler.deadline()
-        reassembler.tick(now)
-        asked += [fetch.partition for fetch in reassembler.due_fetches(now)]
-    assert set(asked) == {partition.address for partition in partitions}
 
 
 @pytest.mark.parametrize(("topic", "count"), [("", 1), ("PRODUCER", 1), ("OTHER", 0)])

@@ -14,7 +14,6 @@ from dafka.protocol import ConsumerMachine, DeliveryBuffer, ReaderMachine
 from dafka.protocol.actions import Action, Deliver, Publish
 from dafka.protocol.ordering import buffers
 from dafka.protocol.ordering.buffers import BatchBuffer
-from dafka.protocol.ordering.reassembler import ReceiveCapacity
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import head, subscription
@@ -141,17 +140,6 @@ def test_what_is_held_never_exceeds_the_limit_by_more_than_one_batch(
             assert capacity.held_bytes <= LIMIT + max(largest, 3 * 400)
     assert node.taken == dict.fromkeys(PARTITIONS, END)
     assert capacity.held_bytes == 0
-
-
-def test_records_ahead_of_a_gap_leave_room_for_those_that_fill_it() -> None:
-    node = open_consumer()
-    capacity: ReceiveCapacity = node.machine.capacity
-    for first in range(1, END):
-        node.act(node.machine.receive([run_of(PARTITIONS[0], first, 1, 600, is_live=False)], 0.2))
-    assert 0 < capacity.held_bytes <= LIMIT // 4
-    node.act(node.machine.receive([run_of(PARTITIONS[0], 0, 1, 600, is_live=True)], 0.3))
-    node.take_one()
-    assert node.taken[PARTITIONS[0]] > 1
 
 
 def test_large_records_are_taken_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

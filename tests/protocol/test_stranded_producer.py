@@ -119,29 +119,6 @@ def test_a_producer_whose_only_store_began_anew_is_stranded() -> None:
     assert not is_stranded(make_producer("NEW", stranded_after_s=0.0), 1, 100, "NEW"), "without a limit it waits"
 
 
-def test_another_store_may_help_until_it_is_gone() -> None:
-    producer = make_producer("NEW", "OTHER")
-    assert not is_stranded(producer, 1, 60, "NEW", "STRANGER")
-    producer.play("-CONSUMER-HELLO OTHER")
-    assert not is_stranded(producer, 60, 64, "NEW"), "the time without a holder counts from when it left"
-    assert is_stranded(producer, 64, 67, "NEW")
-
-
-def test_a_store_that_acknowledged_the_records_may_come_back_while_discovery_knows_it() -> None:
-    producer = make_producer("NEW")
-    producer.play("peer_joined OLD")
-    assert not is_stranded(producer, 1, 60, "NEW")
-    producer.play("peer_left OLD")
-    assert is_stranded(producer, 60, 67, "NEW")
-
-
-def test_an_ack_shows_that_the_store_has_the_records() -> None:
-    producer = make_producer("NEW")
-    is_stranded(producer, 1, 4, "NEW")
-    producer.play("< ACK 9 from=NEW")
-    assert not is_stranded(producer, 4, 60)
-
-
 def test_records_that_no_store_acknowledged_are_unrecoverable_instead() -> None:
     """With `min_stores` 0, a producer drops records that no store has; stores continue after them."""
     limits = "min_stores=0 unacknowledged_records_max=3"

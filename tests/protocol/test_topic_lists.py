@@ -115,13 +115,3 @@ def test_an_observer_learns_all_topics_and_their_partitions(drop: int) -> None:
     (node,) = survey.nodes
     assert (node.lists_topics, node.topics_held, node.partitions_held) == (True, 40, 80)
     assert [fault for fault in survey.faults(0) if "tower" not in fault] == []
-
-
-def test_a_second_round_lists_again() -> None:
-    play = Play(make_store(["a"]))
-    play.survey()
-    partition = Partition("b", "P")
-    play.store.reassembler.follow_partition(partition, 0, play.now)
-    play.store.records_committed({partition: 1}, play.now)
-    play.survey()
-    assert play.topics == ["a", "b"]
