@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import sys
@@ -17,12 +18,15 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import attrs
 import trio
 
+import dafka
 from tests.chaos.processes import Node
 from tests.chaos.timeline import Timeline
 from tests.ports import free_ports
@@ -41,6 +45,7 @@ QUIET_S = 60.0
 
 PRODUCERS_PER_PROCESS = 25
 HOST = "127.0.0.1"
+TOPIC, GROUP = "orders", "billing"
 
 
 class Handling(NamedTuple):
@@ -150,7 +155,7 @@ class Chaos:
         }
         storage = f"sqlite:{folder}/store.db"
         self._tower = self._node("up", "dafka", "up", "--sub", sub, "--pub", pub, "--storage", storage, ready="tcp://")
-        module, size, rate = "tests.groups.chaos_processes", PRODUCERS_PER_PROCESS, str(plan.records_per_s)
+        module, size, rate = "tests.groups.chaos", PRODUCERS_PER_PROCESS, str(plan.records_per_s)
         counts = [min(size, plan.partitions - at) for at in range(0, plan.partitions, size)]
         self._producers = [
             self._node(f"p{number}", module, "producers", str(count), rate, f"p{number}")
@@ -226,6 +231,66 @@ class Chaos:
         return {partition: max(each.end for each in found) for partition, found in self._handled().items()}
 
 
+async def handle(name: str, ledger: int, consumer: dafka.Consumer) -> None:
+    """Handle records, and save how far this has come."""
+
+    def write(kind: str, partition: str, first: int, end: int) -> None:
+        line = [kind, f"{name}/{os.getpid()}", time.monotonic(), partition, first, end]
+        os.write(ledger, json.dumps(line).encode() + b"\n")
+
+    async for batch in consumer.batches():
+        place = batch.partition.address, batch.first_sequence, batch.end_sequence
+        write("begin", *place)
+        assert list(batch.values) == [b"%d" % sequence for sequence in range(*place[1:])]
+        await trio.sleep(random.uniform(0.0, 0.004))
+        write("end", *place)
+        await consumer.save_positions()
+        if place[0] in {each.address for each in consumer.positions()}:
+            write("saved", *place)
+
+
+async def publish(producer: dafka.Producer, records_per_s: float) -> None:
+    """Publish a few records again and again."""
+    sequence = 0
+    while True:
+        count = random.randint(1, 3)
+        await producer.send_many([b"%d" % each for each in range(sequence, sequence + count)])
+        sequence += count
+        await trio.sleep(random.expovariate(records_per_s / 2))
+
+
+async def run_process(kind: str, count_or_name: str, *arguments: str) -> None:
+    """Run a member or producers until SIGTERM. Settings come from the environment.
+
+    A member writes what it handles to a ledger. The lines are in the file before the next thing happens, so they
+    survive a kill. Their times are those of the machine's steady clock, which all processes share. Producers publish
+    their sequences. At the end they write, as one JSON object, how many records each has published, by address.
+    """
+    config = dafka.Config.load()
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with AsyncExitStack() as stack:
+            count = int(count_or_name) if kind == "producers" else 0
+            openings = [dafka.open_producer(TOPIC, config) for _ in range(count)]
+            producers = [await stack.enter_async_context(each) for each in openings]
+            tasks = [partial(publish, each, float(arguments[0])) for each in producers]
+            if kind == "member":
+                ledger = os.open(arguments[0], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                consumer = await stack.enter_async_context(dafka.open_consumer([TOPIC], config, group=GROUP))
+                tasks = [partial(handle, count_or_name, ledger, consumer)]
+            async with trio.open_nursery() as nursery:
+                for task in tasks:
+                    nursery.start_soon(task)
+                print("ready", flush=True)
+                async for _ in signals:
+                    break
+                nursery.cancel_scope.cancel()
+            for producer in producers:
+                await producer.wait_stored()
+            if producers:
+                ends = {each.address: each.statistics().next_sequence for each in producers}
+                await trio.Path(arguments[1]).write_text(json.dumps(ends))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.groups.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -248,4 +313,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] in (["member"], ["producers"]):
+        trio.run(run_process, *sys.argv[1:])
+    else:
+        sys.exit(main())

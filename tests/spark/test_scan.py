@@ -26,6 +26,7 @@ from dafka.spark.schema import COLUMNS
 from dafka.storage import open_storage
 from dafka.storage.arrow import arrow_schema, escape_name, to_arrow
 from dafka.storage.compaction import CompactionPolicy, compact_partition
+from tests.power.runs import no_wait
 from tests.spark.stores import A, B, batch, fill, trim, whole_batch
 
 PARTITION = Partition("orders", A)
@@ -326,7 +327,3 @@ def test_what_compaction_has_left_is_read_at_its_offsets(url: str, tmp_path: Pat
     whole = to_table(whole_batch("orders", A, 0, 400)).to_pylist()
     for row in found:
         assert row == whole[row["offset"]] | {"key": b"key %d" % (row["offset"] % keys), "stored_at": row["stored_at"]}
-
-
-async def no_wait(_count: int) -> None:
-    await trio.lowlevel.checkpoint()

@@ -6,14 +6,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import trio
+from pyspark import TaskContext
 
+from dafka.spark.session import make_session
 from tests.cli.harness import Dafka, Running
 from tests.spark.cluster import tower_option
+from tests.spark.fixtures import SETTINGS
 from tests.spark.queries import HANG_S
 from tests.spark.stores import read_store
 
@@ -22,7 +26,34 @@ LINE_BYTES = 1000
 """The size of a row in bytes: a few hundred rows fill all buffers."""
 
 TOPIC = "killed"
-APPLICATION = "tests.spark.write_application"
+HEAD_ROWS = 1000
+"""The number of rows that a task of the application publishes before it stops."""
+
+
+def run_application(folder: Path, towers: str, topic: str) -> None:
+    """Publish text files to a cluster, one in each micro-batch.
+
+    Attempt N of a task stops after its first rows until a file `go-N` exists, so that it can be killed halfway.
+    """
+
+    def halt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        go = folder / f"go-{context.attemptNumber()}"
+        count = 0
+        for batch in batches:
+            count += batch.num_rows
+            while count > HEAD_ROWS and not go.exists():
+                time.sleep(0.05)
+            yield batch
+
+    # By default Spark would gather larger batches before the first rows are published, and split a file in two tasks.
+    settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "200", "spark.sql.files.openCostInBytes": "128m"}
+    session = make_session("killed", "local[2,4]", {**SETTINGS, **settings, "spark.log.level": "ERROR"})
+    lines = session.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "source"))
+    writer = lines.mapInArrow(halt, lines.schema).writeStream.format("dafka").option("towers", towers)
+    writer = writer.option("topic", topic).option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 class Application:
@@ -43,7 +74,7 @@ class Application:
 
     def start(self) -> Running:
         arguments = (str(self._folder), tower_option(self.command.options), TOPIC)
-        return self.command.start(*arguments, command=(sys.executable, "-m", APPLICATION))
+        return self.command.start(*arguments, command=(sys.executable, "-m", "tests.spark.test_write_retries"))
 
     def stored(self) -> list[bytes]:
         return [value for values in trio.run(read_store, self._store).values() for value in values]
@@ -97,3 +128,7 @@ def test_a_killed_task_and_a_killed_application_publish_each_row_exactly_once(tm
         assert sorted(application.stored()) == sorted(expected)
     finally:
         application.command.close()
+
+
+if __name__ == "__main__":
+    run_application(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

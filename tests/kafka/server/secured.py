@@ -65,7 +65,6 @@ class Login:
     user: str = "alice"
     password: str = PASSWORD
     authority: Path | None = None
-    certificate: Path | None = None
 
     @property
     def protocol(self) -> str:
@@ -91,8 +90,6 @@ class Confluent:
             }
         if login.authority is not None:
             settings["ssl.ca.location"] = str(login.authority)
-        if login.certificate is not None:
-            settings["ssl.certificate.location"] = settings["ssl.key.location"] = str(login.certificate)
         return settings
 
     def write(self, servers: str, topic: str, login: Login) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.harness import Dafka
 from tests.kafka.server.matrix.installing import NODE_PACKAGES, is_installed
 from tests.kafka.server.matrix.programs import FOLDER
-from tests.kafka.server.suites.expected import EXPECTED
+from tests.kafka.server.suites.__main__ import EXPECTED
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorial" / "kafka-clients.md"
 RECORDS = ["0 alice tea", "1 bob coffee", "2 carol cake", "3 dave water"]

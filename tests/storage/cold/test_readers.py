@@ -1,4 +1,4 @@
-"""Everybody reads what is in the cold tier: a consumer, a store that catches up, and a client of Kafka."""
+"""Everybody reads what is in the cold tier: a consumer, a store that catches up, a client of Kafka, and DuckDB."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import time
 from collections.abc import Awaitable, Callable
 from itertools import combinations_with_replacement
 from pathlib import Path
+from random import Random
 
-import confluent_kafka
+import duckdb
 import pytest
 import trio
 
 from dafka.batches import check_crc, encode_batch
 from dafka.config import Config
+from dafka.packed_bytes import PackedContents
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Store, serve_store
-from dafka.storage import CompactsPartitions, Storage, open_storage
+from dafka.storage import CompactsPartitions, Storage, open_storage, read_range
 from dafka.storage.capabilities import Compacted
 from dafka.storage.cold.tiered import TieredStorage
 from dafka.testing import kafka, open_cluster
+from tests.kafka.server.clients import Confluent, Message
 from tests.power.runs import no_wait
 from tests.storage.cold.stores import TIME, A, B, batch, open_tiered
-from tests.waiting import wait_until
+from tests.waiting import poll_until, wait_until
 
 COUNT = 2000
 CONTENTS = [b"%099d." % number for number in range(COUNT)]
@@ -66,26 +69,11 @@ async def test_a_consumer_and_another_store_get_what_was_moved(tmp_path: Path) -
 
 
 def test_a_client_of_kafka_reads_what_was_moved(tmp_path: Path) -> None:
-    storage = f"filelog:{tmp_path}/log?fsync=never"
-    with kafka(storage, cold_config(tmp_path)) as running:
-        producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap_servers, "batch.num.messages": 100})
-        for content in CONTENTS:
-            producer.produce("orders", content)
-        assert producer.flush(DEADLINE_S) == 0
-        deadline = time.monotonic() + DEADLINE_S
-        while len(list(tmp_path.rglob("*.parquet"))) < 5:
-            assert time.monotonic() < deadline
-            producer.poll(0.01)
-        consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": running.bootstrap_servers, "group.id": "all", "auto.offset.reset": "earliest"}
-        )
-        consumer.subscribe(["orders"])
-        received: list[bytes | None] = []
-        while len(received) < COUNT:
-            assert time.monotonic() < deadline
-            received += [message.value() for message in consumer.consume(500, 1.0)]
-        consumer.close()
-        assert received == CONTENTS
+    with kafka(f"filelog:{tmp_path}/log?fsync=never", cold_config(tmp_path)) as running:
+        written = [Message(content) for content in CONTENTS]
+        Confluent(batch_num_messages=100).write(running.bootstrap_servers, "orders", written, "none")
+        poll_until(lambda: len(list(tmp_path.rglob("*.parquet"))) >= 5)
+        assert Confluent().read(running.bootstrap_servers, "orders", COUNT) == written
 
 
 async def test_transactions_are_known_in_the_cold_tier(tmp_path: Path) -> None:
@@ -189,3 +177,49 @@ async def test_the_first_question_to_a_reader_is_answered_with_what_was_moved_me
         await storage.append([batch(A, 0, 50)])
         assert await storage.move_due() == 4
         assert await ask(reader) == await ask(storage)
+
+
+VALUE_BYTES = 1000
+VOLUME_RECORDS = 5000
+MB = 10**6
+
+
+def make_values(first: int, noise: bytes) -> PackedContents:
+    """Return values that begin with their sequence; the rest hardly compresses."""
+    parts = []
+    for sequence in range(first, first + VOLUME_RECORDS):
+        at = sequence * 7919 % (len(noise) - VALUE_BYTES)
+        parts.append(b"%020d" % sequence + noise[at : at + VALUE_BYTES - 20])
+    return PackedContents(b"".join(parts), VALUE_BYTES.to_bytes(4, "big") * VOLUME_RECORDS)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("total", "hot", "segment"),
+    [(20 * MB, 2 * MB, 2 * MB), pytest.param(1000 * MB, 100 * MB, 64 * 2**20, marks=pytest.mark.long)],
+)
+async def test_all_of_a_volume_is_read_in_order(total: int, hot: int, segment: int, tmp_path: Path) -> None:
+    limits = f"local_retention_bytes={hot}&cold_segment_bytes={segment}&cold_interval_ms=3600000"
+    url = f"tiered:filelog:{tmp_path}/log?fsync=never&cold=file://{tmp_path}/bucket&{limits}"
+    noise, count = Random(1).randbytes(2**24), total // VALUE_BYTES
+    async with open_storage(url) as storage:
+        assert isinstance(storage, TieredStorage)
+        for first in range(0, count, VOLUME_RECORDS):
+            await storage.append([RecordBatch(A, first, make_values(first, noise))])
+            if first % (100 * VOLUME_RECORDS) == 0 or first + VOLUME_RECORDS == count:
+                await storage.move_due()
+    async with open_storage(url, read_only=True) as storage:
+        assert isinstance(storage, TieredStorage)
+        sequence = 0
+        async for batch in read_range(storage, A, 0, count):
+            assert batch.first_sequence == sequence
+            sequence = batch.end_sequence
+            assert [int((value or b"")[:20]) for value in batch.values] == [*range(batch.first_sequence, sequence)]
+        assert sequence == count
+        cold_end = storage.cold_end(A)
+        paths = [each.removeprefix("file://") for each in storage.object_urls()]
+    query = 'SELECT count(*), sum("offset"), sum(octet_length(value)), sum(CAST(decode(value[:20]) AS BIGINT)) '
+    found = duckdb.execute(f"{query} FROM read_parquet(?)", [paths]).fetchone()
+    offsets = cold_end * (cold_end - 1) // 2
+    assert count - hot // VALUE_BYTES - segment // VALUE_BYTES <= cold_end
+    assert found == (cold_end, offsets, cold_end * VALUE_BYTES, offsets)
