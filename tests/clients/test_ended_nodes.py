@@ -60,19 +60,10 @@ async def use(node: Any, kind: type[Any], name: str) -> None:
         await anext(result)
 
 
-def run_steps(coroutine: Any, *used: object) -> None:
-    """Run a coroutine that does not wait for anything."""
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        pass
-    else:
-        raise AssertionError(f"it waits: {used}")
-
-
 FORK = """
 import os, sys
 from contextlib import AsyncExitStack
+from functools import partial
 from tests.clients.styles import *
 from tests.clients.test_ended_nodes import *
 
@@ -85,7 +76,7 @@ def check_child(nodes):
             for node, kind in nodes:
                 for name in methods(kind):
                     try:
-                        run_steps(use(node, kind, name), kind, name)
+                        BLOCKING.run(partial(use, node, kind, name))
                     except WrongContextError as error:
                         assert "has forked: open another one in process" in str(error)
                     else:

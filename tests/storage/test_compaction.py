@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 import pytest
-import trio
 
 from dafka.errors import StorageCorruptError, StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch
@@ -18,6 +17,7 @@ from dafka.storage.compaction import CompactionPolicy, LatestKeys, Pass, choose,
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.tools.copy import copy_storage
 from dafka.storage.tools.verify import verify_storage
+from tests.power.runs import no_wait
 
 PARTITION = Partition("prices", "A" * 32)
 
@@ -37,10 +37,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def storage(url: str) -> AsyncIterator[Storage]:
     async with open_storage(url) as opened:
         yield opened
-
-
-async def no_wait(_count: int) -> None:
-    await trio.lowlevel.checkpoint()
 
 
 async def compact(

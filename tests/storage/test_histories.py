@@ -37,6 +37,7 @@ from dafka.storage.tools.copy import copy_storage
 from dafka.storage.tools.json_lines import export_lines, import_lines
 from dafka.storage.tools.partitions import find_retained_sequence
 from dafka.storage.tools.verify import verify_storage
+from tests.power.runs import no_wait
 from tests.storage.model import Log, Model
 from tests.storage.quick import quickly
 
@@ -543,10 +544,6 @@ def expect_batch(
     assert [*batch] == expected
     gone = [each in log.removed for each in range(*span(batch))]
     assert [bool(each) for each in batch.compacted or bytes(len(batch))] == gone
-
-
-async def no_wait(_count: int) -> None:
-    await trio.lowlevel.checkpoint()
 
 
 async def several(lines: list[bytes]) -> AsyncIterator[list[bytes]]:

@@ -3,7 +3,6 @@
 # ruff: noqa: ASYNC240  (small files in tests)
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 from contextlib import closing
@@ -18,6 +17,7 @@ from dafka.storage import RetentionPolicy, Storage, open_storage
 from dafka.storage.sqlite.connection import PAGE_BYTES
 from dafka.storage.sqlite.damage import _unreadable
 from dafka.storage.tools.verify import verify_storage
+from tests.storage.test_each_storage import open_files
 
 PARTITION = Partition("orders", "A" * 32)
 
@@ -147,11 +147,6 @@ async def test_a_time_is_found_although_later_records_are_missing(path: Path) ->
         assert [await storage.find_sequence_by_time(partition, time_ms) for time_ms in (0, 2, 3)] == [0, 2, 3]
 
 
-def open_files() -> list[str]:
-    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    return [os.readlink(link) for link in links if os.path.lexists(link)]
-
-
 @pytest.mark.parametrize(
     ("column", "value", "what"),
     [
@@ -169,7 +164,7 @@ async def test_a_damaged_row_is_refused(path: Path, column: str, value: str, wha
         async with open_storage(f"sqlite:{path}"):
             pass
     assert caught.traceback  # it keeps everything alive that was not closed
-    assert not [target for target in open_files() if target.startswith(str(path))]
+    assert not open_files(path.parent)
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         with pytest.raises(StorageError, match=f"the {what} of partition 1 is damaged"):
             await storage.partitions()
