@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,14 @@ from typing import Any
 import pytest
 
 from tests.power.recording import Entry, Kind
+
+FOLDER_CHANGES = {
+    "unlink": Kind.UNLINK,
+    "remove": Kind.UNLINK,
+    "mkdir": Kind.MAKE_FOLDER,
+    "rmdir": Kind.REMOVE_FOLDER,
+}
+"""The functions of `os` that change a folder, other than renames."""
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
@@ -51,12 +59,15 @@ class Recorder:
         """Record while the block runs. Files that it opens must be closed when it ends."""
         calls = (
             *("open", "close", "write", "pwrite", "pwritev", "ftruncate", "fsync", "fdatasync"),
-            *("rename", "replace", "unlink", "remove", "mkdir", "rmdir"),
+            *("rename", "replace"),
         )
         with pytest.MonkeyPatch.context() as patch:
             for name in calls:
                 self._real[name] = getattr(os, name)
                 patch.setattr(os, name, getattr(self, f"_{name}"))
+            for name in FOLDER_CHANGES:
+                self._real[name] = getattr(os, name)
+                patch.setattr(os, name, self._changing_folder(name))
             for module in (builtins, io):
                 patch.setattr(module, "open", self._open_object)
             yield
@@ -143,25 +154,16 @@ class Recorder:
 
     _rename = _replace
 
-    def _unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
-        with self._lock:
-            self._real["unlink"](path, dir_fd=dir_fd)
-            if found := self._path(path, dir_fd):
-                self._add(Kind.UNLINK, first=found)
+    def _changing_folder(self, name: str) -> Callable[..., None]:
+        """Return what calls a function of `os` that changes a folder, and records it."""
 
-    _remove = _unlink
+        def change(path: Any, *mode: int, dir_fd: int | None = None) -> None:
+            with self._lock:
+                self._real[name](path, *mode, dir_fd=dir_fd)
+                if found := self._path(path, dir_fd):
+                    self._add(FOLDER_CHANGES[name], first=found)
 
-    def _mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        with self._lock:
-            self._real["mkdir"](path, mode, dir_fd=dir_fd)
-            if found := self._path(path, dir_fd):
-                self._add(Kind.MAKE_FOLDER, first=found)
-
-    def _rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
-        with self._lock:
-            self._real["rmdir"](path, dir_fd=dir_fd)
-            if found := self._path(path, dir_fd):
-                self._add(Kind.REMOVE_FOLDER, first=found)
+        return change
 
     def _open_object(
         self, file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None, *rest: Any, **options: Any

@@ -14,27 +14,13 @@ from dafka.storage import PartitionInfo, Storage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.tools.json_lines import ImportSummary, JsonLineError, export_lines, format_lines, import_lines
 from dafka.storage.tools.partitions import read_next
+from tests.storage.test_copy import BILLS, ORDERS, batch, memory
 
-ORDERS = Partition("orders", "A")
-BILLS = Partition("bills", "B")
 STRANGE = Partition('"\udcff\\', "\N{SNOWMAN}\n\x1b\u2028")
 MISSING = object()
 NO_TEXT = "expected text without lone surrogates, or null"
 NO_OBJECTS = (b"{", b"7", b"[]", b'{"topic": "\xff"}', b"[" * 100_000, b'{"sequence": ' + b"1" * 10_000 + b"}")
 LINE = {"topic": "orders", "partition": "A", "sequence": 3, "stored_at": 30, "value": "3"}
-
-
-def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS) -> RecordBatch:
-    """Return records whose time is ten times their sequence."""
-    sequences = range(first_sequence, end_sequence)
-    contents = [b"%d" % sequence for sequence in sequences]
-    return RecordBatch(partition, first_sequence, contents, stored_at=[10 * sequence for sequence in sequences])
-
-
-async def memory(*batches: RecordBatch) -> MemoryStorage:
-    storage = MemoryStorage()
-    await storage.append(batches)
-    return storage
 
 
 async def exported(storage: Storage, topics: Sequence[str] | None = None) -> list[bytes]:
