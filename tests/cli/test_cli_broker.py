@@ -16,8 +16,7 @@ from dafka.broker.access.users_file import UsersFile, read_users
 from dafka.cli import main
 from tests.cli.harness import Dafka
 from tests.kafka.server.clients import Confluent, Message
-from tests.kafka.server.secured import Confluent as SecuredConfluent
-from tests.kafka.server.secured import Login, RefusedError
+from tests.kafka.server.secured import Login, RefusedError, write_as
 from tests.ports import free_ports
 
 
@@ -171,9 +170,9 @@ def test_broker_serves_the_users_of_the_file(dafka: Dafka, tmp_path: Path) -> No
     up = dafka.start_up("--kafka", "0.0.0.0:0", "--storage", "memory:", "--users", str(path))
     port = up.wait_output(3)[2].rpartition(":")[2].strip()
     servers = f"127.0.0.1:{port}"
-    SecuredConfluent().write(servers, "orders", Login("SCRAM-SHA-512", "alice", "secret"))
+    write_as(Login("SCRAM-SHA-512", "alice", "secret"), servers, "orders")
     with pytest.raises(RefusedError):
-        SecuredConfluent().write(servers, "orders", Login("SCRAM-SHA-512", "alice", "wrong"))
+        write_as(Login("SCRAM-SHA-512", "alice", "wrong"), servers, "orders")
 
 
 def log_in(path: Path, password: str) -> str | None:

@@ -314,6 +314,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["member"], ["producers"]):
-        trio.run(run_process, *sys.argv[1:])
+        trio.run(partial(run_process, *sys.argv[1:]))
     else:
         sys.exit(main())

@@ -402,31 +402,23 @@ def lose_later_records(it: MemoryStorage) -> None:
             log.end_sequence = log.runs.pop().first_sequence
 
 
-def lose_keys(it: MemoryStorage) -> None:
-    for log in it._logs.values():
-        log.runs = type(log.runs)(attrs.evolve(run, keys=None) for run in log.runs)
+def losing(change: Callable[[RecordBatch], dict[str, Any]]) -> Callable[[MemoryStorage], None]:
+    """Return what changes fields of all batches."""
 
+    def lose(it: MemoryStorage) -> None:
+        for log in it._logs.values():
+            log.runs = type(log.runs)(attrs.evolve(run, **change(run)) for run in log.runs)
 
-def lose_times(it: MemoryStorage) -> None:
-    for log in it._logs.values():
-        log.runs = type(log.runs)(attrs.evolve(run, stored_at=[7] * len(run)) for run in log.runs)
-
-
-def lose_positions(it: MemoryStorage) -> None:
-    it._positions.clear()
-
-
-def lose_identity(it: MemoryStorage) -> None:
-    it.identity = new_address()
+    return lose
 
 
 LOST: list[tuple[Callable[[MemoryStorage], None], str]] = [
     (lose_records, "opened again, expected"),
     (lose_later_records, "8 records were appended, 6 are read"),
-    (lose_keys, "its key is read as None"),
-    (lose_times, r"records stored at 1000 and 2000 have \[7, 7, 7\]"),
-    (lose_positions, "positions are lost"),
-    (lose_identity, "opened three times, the storage had the identities"),
+    (losing(lambda batch: {"keys": None}), "its key is read as None"),
+    (losing(lambda batch: {"stored_at": [7] * len(batch)}), r"records stored at 1000 and 2000 have \[7, 7, 7\]"),
+    (lambda it: it._positions.clear(), "positions are lost"),
+    (lambda it: setattr(it, "identity", new_address()), "opened three times, the storage had the identities"),
 ]
 
 

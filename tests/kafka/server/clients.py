@@ -68,6 +68,7 @@ class Confluent:
                 "group.id": group or f"confluent-{time.time_ns()}",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                **self._settings,
             }
         )
         consumer.subscribe([topic])

@@ -1,4 +1,4 @@
-"""Brokers with users and TLS, and a client of Kafka that authenticates."""
+"""Brokers with users and TLS, and clients of Kafka that authenticate."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 
 import attrs
 import trustme
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Producer
 
 from dafka import Config
 from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential, derive_credential
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
 from dafka.testing import RunningKafka, kafka
+from tests.kafka.server.clients import Confluent
 
 DEADLINE_S = 60
 PASSWORD = "right"
@@ -70,55 +71,32 @@ class Login:
     def protocol(self) -> str:
         return ("SASL_" if self.mechanism else "") + ("PLAINTEXT" if self.authority is None else "SSL")
 
-
-class Confluent:
-    """confluent-kafka, which is librdkafka."""
-
-    def _settings(self, servers: str, login: Login) -> dict[str, Any]:
-        settings: dict[str, Any] = {
-            "bootstrap.servers": servers,
-            "security.protocol": login.protocol,
-            "log_level": 0,
-            "error_cb": lambda _: None,
-            "socket.timeout.ms": 3000,
-        }
-        if login.mechanism:
-            settings |= {
-                "sasl.mechanism": login.mechanism,
-                "sasl.username": login.user,
-                "sasl.password": login.password,
-            }
-        if login.authority is not None:
-            settings["ssl.ca.location"] = str(login.authority)
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of librdkafka."""
+        settings: dict[str, Any] = {"security.protocol": self.protocol, "socket.timeout.ms": 3000}
+        if self.mechanism:
+            settings |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
+        if self.authority is not None:
+            settings["ssl.ca.location"] = str(self.authority)
         return settings
 
-    def write(self, servers: str, topic: str, login: Login) -> None:
-        """Publish a record and wait until it is acknowledged. Raises `RefusedError`."""
-        results: list[Any] = []
-        problems: list[Any] = []
-        producer = Producer({**self._settings(servers, login), "error_cb": problems.append})
-        producer.produce(topic, b"value", on_delivery=lambda error, _: results.append(error))
-        deadline = time.monotonic() + DEADLINE_S
-        while not results and not problems and time.monotonic() < deadline:
-            producer.poll(0.1)
-        if any(each is not None for each in results) or not results:
-            producer.purge()
-            raise RefusedError(str(problems or results))
 
-    def read(self, servers: str, topic: str, login: Login) -> bytes:
-        """Return the first record of a topic. Raises `RefusedError`."""
-        settings = {"group.id": "readers", "auto.offset.reset": "earliest", "enable.auto.commit": False}
-        consumer = Consumer({**self._settings(servers, login), **settings})
-        try:
-            consumer.subscribe([topic])
-            for _ in range(DEADLINE_S):
-                message = consumer.poll(1)
-                if message is not None and message.error() is None:
-                    return bytes(message.value() or b"")
-                if message is not None and not message.error().retriable():
-                    raise RefusedError(message.error())
-            raise RefusedError("nothing was read")
-        except KafkaException as error:
-            raise RefusedError(error) from None
-        finally:
-            consumer.close()
+def write_as(login: Login, servers: str, topic: str) -> None:
+    """Publish a record with confluent-kafka, and wait until it is acknowledged. Raises `RefusedError`."""
+    results: list[Any] = []
+    problems: list[Any] = []
+    settings = {"bootstrap.servers": servers, "log_level": 0, "error_cb": problems.append}
+    producer = Producer(settings | login.settings())
+    producer.produce(topic, b"value", on_delivery=lambda error, _: results.append(error))
+    deadline = time.monotonic() + DEADLINE_S
+    while not results and not problems and time.monotonic() < deadline:
+        producer.poll(0.1)
+    if any(each is not None for each in results) or not results:
+        producer.purge()
+        raise RefusedError(str(problems or results))
+
+
+def read_as(login: Login, servers: str, topic: str) -> bytes | None:
+    """Return the value of the first record of a topic, as confluent-kafka reads it."""
+    (found,) = Confluent(**login.settings()).read(servers, topic, 1)
+    return found.value

@@ -32,10 +32,11 @@ from tests.kafka.server.secured import (
     EVERYTHING,
     PASSWORD,
     Authority,
-    Confluent,
     Login,
     RefusedError,
+    read_as,
     run_secured,
+    write_as,
     write_user_file,
 )
 
@@ -78,10 +79,10 @@ def encrypted(users: Path, authority: Authority) -> Iterator[RunningKafka]:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_clients_authenticate(plain: Door, encrypted: RunningKafka, authority: Authority, mechanism: str) -> None:
-    client = Confluent()
     for servers, path in ((plain.servers, None), (encrypted.bootstrap_servers, authority.path)):
-        client.write(servers, mechanism, Login(mechanism, authority=path))
-        assert client.read(servers, mechanism, Login(mechanism, authority=path)) == b"value"
+        login = Login(mechanism, authority=path)
+        write_as(login, servers, mechanism)
+        assert read_as(login, servers, mechanism) == b"value"
 
 
 def test_other_clients_authenticate_over_tls(encrypted: RunningKafka, authority: Authority) -> None:
@@ -109,7 +110,7 @@ def test_others_are_refused(plain: Door, encrypted: RunningKafka, authority: Aut
         (encrypted.bootstrap_servers, Login("PLAIN", authority=other)),
     ):
         with pytest.raises(RefusedError):
-            Confluent().write(servers, "refused", login)
+            write_as(login, servers, "refused")
 
 
 def test_what_fails_is_explained_before_the_connection_ends(plain: Door) -> None:
@@ -195,7 +196,7 @@ def test_passwords_are_not_taken_over_a_connection_that_anyone_can_read(
             answer = client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism="PLAIN")
             assert answer["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM
             assert "PLAIN" not in answer["mechanisms"]
-        Confluent().write(running.bootstrap_servers, "topic", Login("SCRAM-SHA-256"))
+        write_as(Login("SCRAM-SHA-256"), running.bootstrap_servers, "topic")
     settings = {"users": str(users), "tls_certificate": str(authority.issue("127.0.0.1"))}
     with run_secured(**settings) as running:
-        Confluent().write(running.bootstrap_servers, "topic", Login("PLAIN", authority=authority.path))
+        write_as(Login("PLAIN", authority=authority.path), running.bootstrap_servers, "topic")
