@@ -24,6 +24,7 @@ from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
 from dafka.storage.sqlite.writing import TrimLimits
 from tests.power.runs import no_wait
+from tests.storage.test_sqlite_rows import traced
 
 PARTITION, OTHER = Partition("orders", "A"), Partition("live", "B")
 CHECK = "check that the file is in place"
@@ -139,10 +140,8 @@ async def test_dropping_records_takes_short_transactions_that_do_not_sync(
 
 async def test_large_records_are_dropped_one_by_one(storage: SqliteStorage) -> None:
     await storage.append([RecordBatch(OTHER, 0, [b"." * 2**18] * 8)])
-    statements: list[str] = []
-    storage._require_writer().set_trace_callback(statements.append)
-    assert await storage.apply_retention(RetentionPolicy(bytes_max=2**19), OTHER.topic) == {OTHER: 6}
-    storage._require_writer().set_trace_callback(None)
+    with traced(storage._writer) as statements:
+        assert await storage.apply_retention(RetentionPolicy(bytes_max=2**19), OTHER.topic) == {OTHER: 6}
     assert sum(statement.startswith("DELETE") for statement in statements) == 6
 
 

@@ -18,6 +18,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, Storage, open_storage
 from dafka.storage.sqlite import SqliteStorage, write_ahead_log
 from dafka.storage.sqlite.schema import SCHEMA_VERSION
+from tests.storage.test_sqlite_rows import traced
 
 PARTITION = Partition("orders", "A" * 32)
 MIB = 2**20
@@ -153,10 +154,8 @@ async def test_trim_leaves_no_large_log(path: Path) -> None:
     async with open_storage(f"sqlite:{path}") as storage:
         await storage.append([RecordBatch(PARTITION, 0, [b"." * 100] * 50_000)])
         assert isinstance(storage, SqliteStorage)
-        statements: list[str] = []
-        storage._log._helper.set_trace_callback(statements.append)
-        await storage.trim(PARTITION, 49_000)
-        storage._log._helper.set_trace_callback(None)
+        with traced(storage._log._helper) as statements:
+            await storage.trim(PARTITION, 49_000)
         assert "PRAGMA wal_checkpoint(PASSIVE)" in statements
         assert await storage.partitions() != {}
         await append(storage, path, 50_000, 30)
@@ -177,12 +176,9 @@ async def test_flush_commits_durably_with_every_synchronous_option(path: Path, l
     async with open_storage(f"sqlite:{path}?synchronous={level}") as storage:
         await append(storage, path, 0, 1)
         assert isinstance(storage, SqliteStorage)
-        assert storage._writer is not None
         before = log_bytes(path)
-        statements: list[str] = []
-        storage._writer.set_trace_callback(statements.append)
-        await storage.flush()
-        storage._writer.set_trace_callback(None)
+        with traced(storage._writer) as statements:
+            await storage.flush()
         assert statements == expected
         assert (log_bytes(path) > before) == bool(expected), "a commit that writes nothing makes nothing durable"
         assert await storage.partitions() != {}
