@@ -265,7 +265,8 @@ class Elections:
         """Return whether this replica follows a living leader that only the requesting replica does not hear.
 
         Otherwise each broker that comes back would stop logs that continue without it. For a transfer, the leader votes
-        first, and its followers after it: otherwise it could still answer readers while the next one already leads.
+        first, and its followers after it: otherwise it could still answer readers while the next one already leads. It
+        votes only for a replica that it hears: others relay requests of replicas that could not lead.
         """
         peers, candidate = self.peers, vote_request.leader_epoch.leader
         leader = peers.leader
@@ -276,7 +277,7 @@ class Elections:
                 isinstance(self.state, Leader)
                 and self.is_complete
                 and peers.has_quorum_without(self.state, candidate)
-                and not vote_request.is_transfer
+                and not (vote_request.is_transfer and candidate in peers.alive)
             )
         latest = peers.latest
         return self._broker not in latest.voters or self._local_epochs.log_end().leader_epoch == latest.leader_epoch

@@ -23,10 +23,11 @@ from tests.broker.core.replication.running import run_seed
 from tests.broker.core.replication.world import World
 
 MAJORITY, BRANCH = Availability.MAJORITY, Availability.BRANCH
-FIXED_SEEDS = [*((MAJORITY, seed) for seed in (*range(6), 30230)), *((BRANCH, seed) for seed in range(4))]
+FIXED_SEEDS = [*((MAJORITY, seed) for seed in (*range(6), 30230, 102174)), *((BRANCH, seed) for seed in range(4))]
 """Seeds with every kind of world: with leases, transactions, balancing, and logs on some of the brokers.
 
-In the last one of a majority, the disk of a leader is full that does not hear one of the others.
+In 30230, the disk of a leader is full that does not hear one of the others. In 102174, the leader does not hear the
+preferred replica, whose requests others relay.
 """
 
 SEEDS_OF_ALL_ROWS = [(BRANCH, 27), (MAJORITY, 67)]
