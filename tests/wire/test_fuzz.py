@@ -1,92 +1,19 @@
 """Any frames that a peer sends are either a message or a `WireError`; what is decoded is encoded as it came."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 
 import pytest
 
 from dafka.errors import WireError
-from dafka.wire import (
-    NUMBER_4_MAX,
-    NUMBER_8_MAX,
-    WELCOME,
-    Ack,
-    BrokerMessage,
-    ConsumerHello,
-    Dialect,
-    DirectEarliest,
-    DirectHead,
-    DirectPosition,
-    DirectRecord,
-    DirectTopics,
-    Fetch,
-    GetHeads,
-    GetPosition,
-    GetTopics,
-    Head,
-    Message,
-    NodeBeacon,
-    Record,
-    StoreHello,
-    TowerBeacon,
-    decode,
-    decode_subscription,
-    encode,
-    subscription_prefix,
-)
+from dafka.wire import WELCOME, NodeBeacon, TowerBeacon, decode, decode_subscription, encode, subscription_prefix
+from tests.batches.hostile import change
+from tests.wire.test_codec import EXTREMES, VECTORS
 
 COUNT = 8_000
 UUID = "FC83322A248C4C30A13C28A5D5649931"
-MESSAGES: list[Message] = [
-    Record(UUID, "hello", 7, b"7"),
-    Record("", "", NUMBER_8_MAX, b"%d" % NUMBER_8_MAX),
-    DirectRecord("C9", UUID, "tøpic", 258, b"258"),
-    Fetch(UUID, "C9", "hello", 7, 100_000),
-    Fetch("P1", "", "\udcff", NUMBER_8_MAX, NUMBER_4_MAX),
-    Ack(UUID, "hello", 7, "S5"),
-    Head("P1", "hello", 7),
-    DirectHead("C9", "P1", "hello", 7),
-    GetHeads("hello", UUID),
-    ConsumerHello("S5", "C9", ("hello", "", "t" * 255)),
-    ConsumerHello("S5", "C9", ()),
-    StoreHello("C9", "S5"),
-    DirectEarliest("C9", "S5", "P1", "hello", 258, NUMBER_8_MAX),
-    GetTopics("S5", "C9", "hello"),
-    DirectTopics("C9", "S5", "", ("hello", "t" * 255), NUMBER_4_MAX, 7),
-    GetPosition("S5", "C9", "P1", "hello", 1_700_000_000_000),
-    DirectPosition("C9", "S5", "P1", "hello", 1_700_000_000_000, NUMBER_8_MAX, 258),
-    BrokerMessage("B5", UUID, b"frame"),
-]
-SEEDS = [encode(message, dialect) for message in MESSAGES for dialect in Dialect]
-
-
-def flip_bits(data: bytes, random: Random) -> bytes:
-    changed = bytearray(data)
-    for _ in range(random.choice((1, 1, 2, 8))):
-        if changed:
-            changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
-    return bytes(changed)
-
-
-def cut(data: bytes, random: Random) -> bytes:
-    start, end = random.randint(0, len(data)), random.randint(0, len(data))
-    return data[:end] if random.random() < 0.7 else data[start:]
-
-
-def insert(data: bytes, random: Random) -> bytes:
-    position = random.randint(0, len(data))
-    extra = random.choice((b"\0", b"\x01", b"\xff", b"\xff" * 8, b"\xaa\xa5", random.randbytes(random.randint(1, 20))))
-    return data[:position] + extra + data[position:]
-
-
-def overwrite(data: bytes, random: Random) -> bytes:
-    position = random.randint(0, len(data))
-    extra = random.choice((b"\xff" * 4, b"\0" * 8, random.randbytes(random.randint(1, 8))))
-    return data[:position] + extra + data[position + len(extra) :]
-
-
-MUTATIONS: list[Callable[[bytes, Random], bytes]] = [flip_bits, cut, insert, overwrite]
+SEEDS = [vector.encoded for vector in VECTORS + EXTREMES]
 
 
 def mutate(frames: list[bytes], random: Random) -> list[bytes]:
@@ -96,7 +23,7 @@ def mutate(frames: list[bytes], random: Random) -> list[bytes]:
             break
         position, choice = random.randrange(len(changed)), random.random()
         if choice < 0.8:
-            changed[position] = random.choice(MUTATIONS)(changed[position], random)
+            changed[position] = change(changed[position], random)
         elif choice < 0.9:
             changed.insert(position, changed[position])
         elif choice < 0.95:
