@@ -71,6 +71,17 @@ async def test_what_is_durable_is_answered_before_what_is_not_yet() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_idempotent_records_are_appended_once(web: SharedWeb, name: str) -> None:
+    async with open_client(web) as client:
+        producer = await client.ask("init_producer")
+        identity = {each: producer[each] for each in ("producer_id", "producer_epoch")}
+        for _ in range(2):
+            found = await client.publish(name, "a", "b", base_sequence=0, **identity)
+            assert found == [{"log": 0, "offset": 0, "count": 2}]
+        answer = await client.ask("publish", topic=name, records=[{"value": "e"}], base_sequence=4, **identity)
+        assert answer["code"] == "conflict"
+
+
 async def test_watched_resource_is_sent_when_it_changes(web: SharedWeb, name: str) -> None:
     async with open_client(web) as client:
         await create(web, name)
