@@ -34,6 +34,8 @@ def test_the_text_is_synced_before_it_is_visible_and_its_name_afterwards(
 
     def record(descriptor: int) -> None:
         found = os.fstat(descriptor)
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        assert Path(place).is_relative_to(tmp_path), "a file of another file system cannot be put in its place"
         done.append(("folder" if stat.S_ISDIR(found.st_mode) else "file", path.read_text()))
         fsync(descriptor)
 

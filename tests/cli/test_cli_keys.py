@@ -50,53 +50,29 @@ def test_key_is_authorized_once_in_a_file(folder: Path) -> None:
         assert keys("authorize", source, "--authorized-keys", "list").exit_code == 0
     assert (folder / "list").read_text() == public
     (folder / "list").write_text(public.rstrip("\n"))
-    other = keys("new", "other.key").stdout
+    other, former = keys("new", "other.key").stdout, (folder / "list").stat().st_ino
     assert keys("authorize", "other.key", "--authorized-keys", "list").exit_code == 0
     assert (folder / "list").read_text() == public + other
+    assert (folder / "list").stat().st_ino != former, "the list is replaced as a whole"
     assert keys("show", "list").stdout == public + other
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_name_without_letters_leaves_the_key_to_name_the_file(folder: Path) -> None:
-    made = keys("new", "a.key", "--name", "..").stdout
-    assert keys("authorize", "a.key", "--authorized-keys", "in/", "--name", "..").exit_code == 0
-    (path,) = (folder / "in").iterdir()
-    assert path.name == f"{made[:8].encode().hex()}.pub"
-
-
-def test_a_folder_that_exists_needs_no_slash(folder: Path) -> None:
-    (folder / "in").mkdir()
-    made = keys("new", "a.key", "--name", "Ann O'N. 2").stdout
-    assert keys("authorize", "a.key", "--authorized-keys", "in").exit_code == 0
-    (path,) = (folder / "in").iterdir()
-    assert path.name == f"Ann_O_N._2-{made[:8].encode().hex()}.pub"
+@pytest.mark.parametrize(
+    ("name", "place", "file"),
+    [("..", "in/", ""), ("Ann O'N. 2", "in/", "Ann_O_N._2-"), ("Ann O'N. 2", "there", "Ann_O_N._2-")],
+)
+def test_a_key_in_a_folder_has_the_name_of_its_owner_if_that_has_letters(
+    folder: Path, name: str, place: str, file: str
+) -> None:
+    """A folder that exists needs no slash."""
+    (folder / "there").mkdir()
+    made = keys("new", "a.key", "--name", name).stdout
+    assert keys("authorize", "a.key", "--authorized-keys", place, "--name", name).exit_code == 0
+    (path,) = (folder / place).iterdir()
+    assert path.name == f"{file}{made[:8].encode().hex()}.pub"
     assert path.read_text() == made
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o664])
-def test_a_list_keeps_its_permissions(folder: Path, mode: int) -> None:
-    (folder / "list").touch()
-    (folder / "list").chmod(mode)
-    keys("new", "a.key")
-    assert keys("authorize", "a.key", "--authorized-keys", "list").exit_code == 0
-    assert stat.S_IMODE((folder / "list").stat().st_mode) == mode
-
-
-def test_a_list_is_replaced_by_a_file_of_the_same_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of another file system cannot be put in its place."""
-    replaced: list[tuple[Path, Path]] = []
-    replace = os.replace
-
-    def record_and_replace(source: str, target: Path) -> None:
-        replaced.append((Path(source).resolve(), target.resolve()))
-        replace(source, target)
-
-    keys("new", "a.key")
-    monkeypatch.setattr(os, "replace", record_and_replace)
-    assert keys("authorize", "a.key", "--authorized-keys", "list").exit_code == 0
-    ((source, target),) = replaced
-    assert (source.parent, target) == (folder.resolve(), (folder / "list").resolve())
 
 
 def test_refused_nodes_get_an_error_with_advice(dafka: Dafka, folder: Path) -> None:
