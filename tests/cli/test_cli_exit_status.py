@@ -129,19 +129,6 @@ def test_an_interrupted_command_may_have_a_result(status: int) -> None:
     assert status_of(lambda: stop_with(signal.SIGTERM), interrupted=lambda: status) == status
 
 
-def test_an_ignored_hangup_does_not_stop_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def program() -> int:
-        os.kill(os.getpid(), signal.SIGHUP)
-        await trio.testing.wait_all_tasks_blocked()
-        return 3
-
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert status_of(program) == 3
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def test_a_graceful_program_ends_by_itself_with_its_own_status() -> None:
     began: list[str] = []
     stopping = trio.Event()
@@ -283,11 +270,14 @@ def test_the_command_calls_itself_by_its_name() -> None:
     assert run_python(program, {**os.environ}, 60).stdout.startswith("Usage: dafka [OPTIONS]")
 
 
-def test_an_error_of_a_command_without_standard_output_is_one_sentence() -> None:
-    program = "from dafka.cli import runner\nasync def fail(): raise OSError('sentence')\nrunner.run(fail)"
+@pytest.mark.parametrize(
+    ("end", "expected"), [("raise OSError('sentence')", (1, "Error: sentence\n")), ("return 3", (3, ""))]
+)
+def test_a_command_without_standard_output_ends_as_with_it(end: str, expected: tuple[int, str]) -> None:
+    program = f"from dafka.cli import runner\nasync def program(): {end}\nrunner.run(program)"
     command = ["sh", "-c", 'exec "$0" -c "$1" >&-', sys.executable, program]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (1, "Error: sentence\n")
+    assert (ended.returncode, ended.stderr) == expected
 
 
 # Real processes that are stopped by signals
