@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from contextlib import closing
 from random import Random
@@ -16,7 +15,6 @@ import trio
 from confluent_kafka import Consumer
 
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.core.groups.subscriptions import read_assignment
 from dafka.http.api.groups import GroupPage, list_groups
 from dafka.http.server.documents import decode_document, encode_document
 from dafka.http.server.principal import EVERYTHING
@@ -60,20 +58,6 @@ async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
             assert (await web.request("PUT", "/groups/other/offsets", document=copied)).document["lag"] == 5
             assert (await web.request("DELETE", "/groups/billing")).status == 204
             assert (await web.get("/groups/billing")).code == "group_not_found"
-
-
-def assignment(*topics: tuple[bytes, tuple[int, ...]]) -> bytes:
-    parts = [struct.pack(f">h{len(name)}si{len(logs)}i", len(name), name, len(logs), *logs) for name, logs in topics]
-    return struct.pack(">hi", 0, len(topics)) + b"".join(parts) + struct.pack(">i", -1)
-
-
-def test_assignments_of_other_formats_are_not_understood() -> None:
-    whole = assignment((b"orders", (0, 2)), (b"b", ()))
-    assert read_assignment(whole) == {"orders": [0, 2], "b": []}
-    assert read_assignment(b"") == {}
-    counts = [struct.pack(">hih1si", 0, 1, 1, b"a", count) for count in (2**31 - 1, -1)]
-    for wrong in (whole[:20], b"\xff" * 10, assignment((b"\xff", (1,))), struct.pack(">hi", 0, 2**31 - 1), *counts):
-        assert read_assignment(wrong) is None
 
 
 @attrs.frozen
