@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -127,6 +128,12 @@ each_section = pytest.mark.parametrize("section", SECTIONS)
 
 def rows_of(section: str) -> list[Row]:
     return [row for row in ROWS if row.section == section]
+
+
+@each_section
+def test_every_section_has_a_method_whose_parameters_are_its_settings(section: str) -> None:
+    _, *parameters = inspect.signature(getattr(Config, f"with_{section}")).parameters
+    assert parameters == list(attrs.fields_dict(SECTIONS[section]))
 
 
 def test_the_page_has_every_setting_in_its_order() -> None:
