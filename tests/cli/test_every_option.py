@@ -214,7 +214,7 @@ def test_a_wrong_use_is_one_sentence_that_names_the_option(line: Line) -> None:
 
 NO_ADDRESSES = [
     *(("--kafka", each, "expected HOST:PORT, such as 127.0.0.1:9092") for each in ("nowhere", "localhost:*")),
-    ("--http", "ftp://x", "expected a URL such as http://127.0.0.1:8080"),
+    *(("--http", each, "expected a URL such as http://127.0.0.1:8080") for each in ("ftp://x", "8081", "http://a/b")),
 ]
 """Options that name a broker, a text that is no address, and what was expected."""
 
