@@ -17,15 +17,14 @@ import trio
 from filelock import FileLock
 
 from dafka.errors import StorageBusyError, StorageError
-from dafka.records import Partition, RecordBatch
+from dafka.records import RecordBatch
 from dafka.storage import RetentionPolicy, Storage, open_storage, plugin_helpers
 from dafka.storage.filelog import FilelogStorage
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.plugin_helpers import writer_lock
 from dafka.storage.sqlite import SqliteStorage
+from tests.storage.records import OTHER, PARTITION, batch
 
-PARTITION = Partition("orders", "A")
-OTHER = Partition("orders", "B")
 URLS = {"memory": "memory:", "sqlite": "sqlite:{folder}/store.db", "filelog": "filelog:{folder}/log"}
 DEADLINE_S = 60
 
@@ -33,11 +32,6 @@ DEADLINE_S = 60
 @pytest.fixture(params=URLS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return URLS[request.param].format(folder=tmp_path)
-
-
-def batch(first: int, end: int, *, partition: Partition = PARTITION, stored_at: int | None = None) -> RecordBatch:
-    contents = [b"%d" % sequence for sequence in range(first, end)]
-    return RecordBatch(partition, first, contents, stored_at=None if stored_at is None else [stored_at] * len(contents))
 
 
 @pytest.mark.parametrize("kind", [MemoryStorage, SqliteStorage, FilelogStorage])
@@ -87,14 +81,14 @@ async def test_a_write_error_changes_nothing_and_the_next_write_succeeds(
         with file_size_limit(2**20):
             for _ in range(2):
                 with pytest.raises(StorageError, match=f"^/.*: {message}$"):
-                    await storage.append([batch(0, 5, partition=OTHER), large])
+                    await storage.append([batch(0, 5, OTHER), large])
             assert await storage.partitions() == before
             assert {path: path.stat().st_size for path in tmp_path.rglob("*.log")} == segments
             assert await storage.read(PARTITION, 10, 1) is None
             await storage.append([batch(10, 11)])
-        await storage.append([attrs.evolve(large, first_sequence=11), batch(0, 5, partition=OTHER)])
+        await storage.append([attrs.evolve(large, first_sequence=11), batch(0, 5, OTHER)])
         assert await storage.read(PARTITION, 11, 50) == attrs.evolve(large, first_sequence=11).between(11, 61)
-        assert await storage.read(OTHER, 0, 9) == batch(0, 5, partition=OTHER)
+        assert await storage.read(OTHER, 0, 9) == batch(0, 5, OTHER)
         assert await storage.find_damage() == []
     async with open_storage(f"{scheme}:{tmp_path}/store") as storage:
         assert not storage.repairs

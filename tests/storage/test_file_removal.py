@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 from dafka.errors import StorageLostError
-from dafka.records import Partition, RecordBatch
 from dafka.storage import DetectsRemoval, open_storage
-
-PARTITION = Partition("orders", "A" * 32)
-
-
-def batch(first: int, count: int) -> RecordBatch:
-    return RecordBatch(PARTITION, first, [b"record %d" % sequence for sequence in range(first, first + count)])
+from tests.storage.records import PARTITION, batch
 
 
 def remove_all(path: Path) -> None:
@@ -64,7 +58,7 @@ async def test_lost_storage_refuses_changes_and_can_be_opened_again(
             await storage.check_not_removed()
         for _ in range(2):
             with pytest.raises(StorageLostError, match=str(path)):
-                await storage.append([batch(10, 10)])
+                await storage.append([batch(10, 20)])
     async with open_storage(url) as storage:
         end = (await storage.partitions()).get(PARTITION)
         assert end is None or end.end_sequence == 0
@@ -90,7 +84,7 @@ async def test_a_file_log_is_lost_when_another_takes_its_place_and_its_inode(
         marker.unlink()
         marker.write_bytes(b"{}")  # most file systems give it the inode of the file before, unless that is open
         with pytest.raises(StorageLostError, match=r"filelog\.json was removed or replaced"):
-            await (storage.check_not_removed() if read_only else storage.append([batch(10, 10)]))
+            await (storage.check_not_removed() if read_only else storage.append([batch(10, 20)]))
 
 
 async def test_replaced_database_gets_nothing_from_the_log_of_the_previous_one(tmp_path: Path) -> None:
@@ -101,7 +95,7 @@ async def test_replaced_database_gets_nothing_from_the_log_of_the_previous_one(t
     async with open_storage(url) as storage:
         assert isinstance(storage, DetectsRemoval)
         identity = storage.identity
-        await storage.append([batch(10, 1000)])
+        await storage.append([batch(10, 1010)])
         copy.rename(path)
         with pytest.raises(StorageLostError, match="was removed or replaced"):
             await storage.check_not_removed()
@@ -118,10 +112,10 @@ async def test_segments_removed_by_trimming_do_not_count_as_lost(scheme: str, tm
     async with open_storage(f"{scheme}:{tmp_path}/store{options}") as storage:
         assert isinstance(storage, DetectsRemoval)
         for first in range(0, 1000, 50):
-            await storage.append([batch(first, 50)])
+            await storage.append([batch(first, first + 50)])
             assert await storage.read(PARTITION, first, 200) is not None
             await storage.trim(PARTITION, first)
             await storage.check_not_removed()
         await storage.trim(PARTITION, 1000)
         await storage.check_not_removed()
-        await storage.append([batch(1000, 5)])
+        await storage.append([batch(1000, 1005)])

@@ -32,20 +32,9 @@ from dafka.storage.filelog.recovery import Recovery
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.opening import read_range
+from tests.storage.records import OTHER, PARTITION, batch
 
 DEADLINE_S = 60
-
-PARTITION = Partition("orders", "A" * 32)
-OTHER = Partition("orders", "B" * 32)
-
-
-def batch(
-    first_sequence: int, count: int, size: int = 0, partition: Partition = PARTITION, stored_at: int | None = None
-) -> RecordBatch:
-    contents = [(b"%d" % sequence).ljust(size, b".") for sequence in range(first_sequence, first_sequence + count)]
-    return RecordBatch(
-        partition, first_sequence, contents, stored_at=None if stored_at is None else [stored_at] * count
-    )
 
 
 @pytest.fixture
@@ -74,24 +63,24 @@ def segments(folder: Path) -> list[int]:
 async def test_segments_roll_by_size(folder: Path) -> None:
     async with open_filelog(f"{folder}?segment_bytes=5000") as storage:
         for sequence in range(0, 60, 2):
-            await storage.append([batch(sequence, 2, 500)])
+            await storage.append([batch(sequence, sequence + 2, size=500)])
         assert segments(folder) == list(range(0, 60, 8))
         assert all(path.stat().st_size <= 5000 for path in folder.rglob("*.log"))
-        await storage.append([batch(60, 20, 500)])
+        await storage.append([batch(60, 80, size=500)])
         assert segments(folder)[-2:] == [56, 60], "an append is never split"
 
 
 async def test_segments_roll_by_time(folder: Path) -> None:
     async with open_filelog(f"{folder}?segment_ms=1000") as storage:
         for sequence, time in enumerate((5000, 5999, 6000, 6500, 7000, 9000)):
-            await storage.append([batch(sequence, 1, stored_at=time)])
+            await storage.append([batch(sequence, sequence + 1, stored_at=time)])
     assert segments(folder) == [0, 2, 4, 5]
 
 
 async def test_a_trim_removes_the_segments_without_remaining_records_and_is_done_once(folder: Path) -> None:
     async with open_filelog(f"{folder}?segment_bytes=4096") as storage:
         for sequence in range(0, 15, 3):
-            await storage.append([batch(sequence, 3, 1500)])
+            await storage.append([batch(sequence, sequence + 3, size=1500)])
         for earliest in range(15):
             await storage.trim(PARTITION, earliest)
             assert segments(folder) == [each for each in range(0, 15, 3) if each + 3 > earliest]
@@ -110,7 +99,7 @@ async def test_reads_of_empty_records_are_limited(storage: FilelogStorage) -> No
 async def test_small_reads_of_a_large_entry_read_it_once(
     storage: FilelogStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await storage.append([batch(0, 1000, 1000)])
+    await storage.append([batch(0, 1000, size=1000)])
     real, sizes = os.pread, list[int]()
 
     def count(fd: int, size: int, position: int) -> bytes:
@@ -119,7 +108,7 @@ async def test_small_reads_of_a_large_entry_read_it_once(
 
     monkeypatch.setattr(os, "pread", count)
     for sequence in range(0, 1000, 10):
-        assert await storage.read(PARTITION, sequence, 10) == batch(sequence, 10, 1000)
+        assert await storage.read(PARTITION, sequence, 10) == batch(sequence, sequence + 10, size=1000)
     assert sum(sizes) < 1_500_000
 
 
@@ -146,8 +135,8 @@ async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
     async with open_filelog(f"{folder}?segment_bytes=400") as storage:
         for number in range(40):
             end = number * 4
-            new = batch(0, 1, partition=Partition("new", f"{number}"), stored_at=number)
-            batches = [batch(end, 4, 20, stored_at=end), new]
+            new = batch(0, 1, Partition("new", f"{number}"), stored_at=number)
+            batches = [batch(end, end + 4, size=20, stored_at=end), new]
             operations: tuple[Callable[[Storage], Awaitable[None]], ...] = (
                 methodcaller("append", batches),
                 methodcaller("trim", PARTITION, end - 7),
@@ -170,7 +159,7 @@ async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
         assert await storage.find_damage() == []
         earliest = (await storage.partitions())[PARTITION].earliest_sequence
         found = [content async for part in read_range(storage, PARTITION, earliest, 160) for content in part.values]
-        assert found == batch(earliest, 160 - earliest, 20).values
+        assert found == batch(earliest, 160, size=20).values
 
 
 async def test_failed_append_that_could_not_be_truncated_never_reappears(
@@ -184,7 +173,7 @@ async def test_failed_append_that_could_not_be_truncated_never_reappears(
             with pytest.raises(StorageError, match="Input/output error"):
                 await storage.append([RecordBatch(PARTITION, 2, [b"wrong"]), RecordBatch(PARTITION, 3, [b"wrong"])])
             with pytest.raises(StorageError, match="Input/output error"):
-                await storage.append([batch(2, 1)])
+                await storage.append([batch(2, 3)])
         await storage.append([RecordBatch(PARTITION, 2, [b"right"])])
     (folder / "catalog.heads").unlink()
     async with open_filelog(str(folder)) as storage:
@@ -200,7 +189,7 @@ async def test_existing_segment_file_is_not_overwritten(folder: Path) -> None:
         other = log.with_name(f"{2:020}.log")
         other.write_bytes(b"something")
         with pytest.raises(StorageError, match="in the way of a new segment"):
-            await storage.append([batch(2, 2)])
+            await storage.append([batch(2, 4)])
         assert other.read_bytes() == b"something"
 
 
@@ -229,7 +218,7 @@ async def test_each_segment_is_synced_once_per_append_or_flush(
 ) -> None:
     async with open_filelog(f"{folder}?fsync={fsync}") as storage:
         for sequence in range(3):
-            await storage.append([batch(sequence, 1), batch(sequence, 1, partition=OTHER)])
+            await storage.append([batch(sequence, sequence + 1), batch(sequence, sequence + 1, OTHER)])
         assert synced == Counter({PARTITION.address: appended, OTHER.address: appended})
         for _ in range(2):
             await storage.flush()
@@ -240,16 +229,16 @@ async def test_many_partitions_have_few_open_files(folder: Path) -> None:
     partitions = [Partition("t", f"{number}") for number in range(600)]
     async with open_filelog(f"{folder}?fsync=never") as storage:
         for sequence in range(2):
-            await storage.append([batch(sequence, 1, partition=partition) for partition in partitions])
+            await storage.append([batch(sequence, sequence + 1, partition) for partition in partitions])
         for partition in partitions[::7]:
-            assert await storage.read(partition, 0, 9) == batch(0, 2, partition=partition)
+            assert await storage.read(partition, 0, 9) == batch(0, 2, partition)
         assert len(os.listdir("/proc/self/fd")) < OPEN_FILES_MAX + 60
         assert len(await storage.partitions("t")) == 600
 
 
 async def test_opening_reads_no_segment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_filelog(str(folder)) as storage:
-        await storage.append([batch(0, 100), batch(0, 100, partition=OTHER)])
+        await storage.append([batch(0, 100), batch(0, 100, OTHER)])
 
     def refuse(*_: object) -> bytes:
         raise AssertionError
@@ -276,8 +265,8 @@ async def test_a_partition_whose_deletion_fails_is_described_by_its_slot(
     catalog.load()
     state, head = catalog.loaded_slot(0, partition_seed(b"orders", PARTITION.address.encode()))
     assert (state, head.end) == (GOOD, 10)
-    await storage.append([batch(10, 5)])
-    assert await storage.read(PARTITION, 10, 100) == batch(10, 5)
+    await storage.append([batch(10, 15)])
+    assert await storage.read(PARTITION, 10, 100) == batch(10, 15)
 
 
 async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +289,7 @@ async def test_the_indexes_that_were_used_last_stay_in_memory(folder: Path, monk
 
 
 async def test_a_reader_without_a_catalog_sees_what_was_trimmed(storage: FilelogStorage, folder: Path) -> None:
-    await storage.append([batch(0, 10), batch(0, 1, partition=Partition("others", "A"))])
+    await storage.append([batch(0, 10), batch(0, 1, Partition("others", "A"))])
     (folder / "catalog.heads").unlink()
     async with open_filelog(str(folder), read_only=True) as reader:
         for earliest in (0, 4, 7):
@@ -308,7 +297,7 @@ async def test_a_reader_without_a_catalog_sees_what_was_trimmed(storage: Filelog
             found = await reader.partitions(PARTITION.topic)
             assert {partition: info.earliest_sequence for partition, info in found.items()} == {PARTITION: earliest}
             assert len(await reader.partitions()) == 2
-            assert await reader.read(PARTITION, earliest, 100) == batch(earliest, 10 - earliest)
+            assert await reader.read(PARTITION, earliest, 100) == batch(earliest, 10)
 
 
 async def test_a_reader_looks_again_when_a_segment_is_dropped_meanwhile(
@@ -450,7 +439,7 @@ async def test_a_catalog_is_written_again_without_many_deleted_partitions(
     assert before.st_size > size
     async with open_filelog(str(folder)) as storage:
         assert set(await storage.partitions()) == {PARTITION, OTHER}
-        await storage.append([batch(10, 5)])
+        await storage.append([batch(10, 15)])
     assert (names.stat().st_ino == before.st_ino) is (deleted == 1)
     assert (names.stat().st_size == size) is (deleted > 1)
     async with open_filelog(str(folder)) as storage:
@@ -466,9 +455,9 @@ async def test_another_process_reads_a_partition_that_began_again_in_the_same_se
     async with open_filelog(str(folder), read_only=True) as reader:
         for size in (20_000, 15_000):
             for first in range(0, 40, 2):
-                await storage.append([batch(first, 2, size)])
+                await storage.append([batch(first, first + 2, size=size)])
             for sequence in (4, 39, 20, 0):  # by the index, and from where the last read has ended
-                assert await reader.read(PARTITION, sequence, 1) == batch(sequence, 1, size)
+                assert await reader.read(PARTITION, sequence, 1) == batch(sequence, sequence + 1, size=size)
             await storage.delete_partitions([PARTITION])
             if is_listed_between:
                 assert await reader.read(PARTITION, 0, 1) is None
@@ -479,13 +468,13 @@ async def test_an_index_that_a_read_of_a_replaced_file_has_cached_is_dropped(sto
     former = None
     for size in (20_000, 15_000):
         for first in range(0, 40, 2):
-            await storage.append([batch(first, 2, size)])
+            await storage.append([batch(first, first + 2, size=size)])
         log = storage._writer.find_log(PARTITION)
         assert log is not None
         if former is not None:
             storage._reader._cache_index(log.log_path(0), former)
         for sequence in (39, 20, 4):
-            assert await storage.read(PARTITION, sequence, 1) == batch(sequence, 1, size)
+            assert await storage.read(PARTITION, sequence, 1) == batch(sequence, sequence + 1, size=size)
         former = storage._reader.find_cached_index(log, 0)
         await storage.delete_partitions([PARTITION])
 
@@ -530,8 +519,8 @@ async def test_an_append_reports_that_a_delayed_sync_has_failed(folder: Path) ->
         await storage.append([batch(0, 1)])
         storage._writer.syncer._error = OSError(errno.EIO, "Input/output error")
         with pytest.raises(StorageError, match="Input/output error"):
-            await storage.append([batch(1, 1)])
-        await storage.append([batch(1, 1)])
+            await storage.append([batch(1, 2)])
+        await storage.append([batch(1, 2)])
         assert await storage.read(PARTITION, 0, 9) == batch(0, 2)
 
 
@@ -542,9 +531,11 @@ async def test_a_reader_finds_a_partition_that_an_incomplete_catalog_does_not_na
     os.truncate(folder / NAMES_FILE, (folder / NAMES_FILE).stat().st_size - 1)
     async with open_filelog(str(folder), read_only=True) as reader:
         for partition in (PARTITION, OTHER):
-            await storage.append([batch(10 if partition == PARTITION else 0, 10, partition=partition)])
+            await storage.append(
+                [batch(10 if partition == PARTITION else 0, 10 if partition == PARTITION else 0 + 10, partition)]
+            )
             assert await reader.find_partition(partition) == await storage.find_partition(partition) is not None
-            assert await reader.read(partition, 0, 10) == batch(0, 10, partition=partition)
+            assert await reader.read(partition, 0, 10) == batch(0, 10, partition)
 
 
 async def test_a_read_is_repeated_while_another_process_replaces_the_segment(folder: Path) -> None:
@@ -568,6 +559,6 @@ async def test_a_read_is_repeated_while_another_process_replaces_the_segment(fol
         pool = FilePool(os.O_RDONLY)
         log.head, log.bases = Head(end=10), (0,)
         with nullcontext() if missing < reading.ATTEMPTS else pytest.raises(StorageCorruptError, match="lost"):
-            assert reading.LogReader(pool, refresh).read_records(log, 2, 5, 1000) == batch(2, 5)
+            assert reading.LogReader(pool, refresh).read_records(log, 2, 5, 1000) == batch(2, 7)
         assert path.exists()
         pool.close()

@@ -20,13 +20,9 @@ from dafka.errors import StorageBusyError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, RetentionPolicy, open_storage
 from dafka.storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
+from tests.storage.records import PARTITION, batch
 
-PARTITION = Partition("orders", "A" * 32)
 DEADLINE_S = 60
-
-
-def batch(first: int, count: int) -> RecordBatch:
-    return RecordBatch(PARTITION, first, [b"%d" % sequence for sequence in range(first, first + count)])
 
 
 async def make_store(url: str, count: int = 3) -> None:
@@ -217,7 +213,7 @@ async def test_a_reader_cannot_write(url: str) -> None:
     await make_store(url)
     async with open_storage(url, read_only=True) as storage:
         for change in (
-            lambda: storage.append([batch(3, 1)]),
+            lambda: storage.append([batch(3, 4)]),
             lambda: storage.trim(PARTITION, 1),
             lambda: storage.reset_to(PARTITION, 9),
             lambda: storage.apply_retention(RetentionPolicy(records_max=0)),
@@ -235,13 +231,13 @@ async def test_a_reader_continues_when_another_writer_follows(url: str, tmp_path
         assert await reader.read(PARTITION, 0, 10) == batch(0, 3)
         async with open_storage(url) as writer:
             assert reader.identity == writer.identity
-            await writer.append([batch(3, 2), RecordBatch(other, 0, [b"0"])])
+            await writer.append([batch(3, 5), RecordBatch(other, 0, [b"0"])])
         assert await reader.read(PARTITION, 0, 10) == batch(0, 5)
         for catalog in tmp_path.glob("store/catalog.names"):
             catalog.unlink()
         async with open_storage(url) as writer:  # a file log builds its catalog again
-            await writer.append([batch(5, 2)])
-            assert await reader.read(PARTITION, 5, 10) == batch(5, 2)
+            await writer.append([batch(5, 7)])
+            assert await reader.read(PARTITION, 5, 10) == batch(5, 7)
             assert (await reader.partitions()).keys() == {PARTITION, other}
 
 
@@ -290,7 +286,7 @@ async def test_another_process_sees_complete_appends_and_its_lock_ends_with_it(u
             options = "?segment_bytes=700&fsync=never" if url.startswith("filelog") else "?synchronous=OFF"
             async with open_storage(url + options) as storage:
                 for first in range(20, last, 20):
-                    await storage.append([batch(first, 20)])
+                    await storage.append([batch(first, first + 20)])
                     if first % 300 == 0:
                         await storage.trim(PARTITION, first - 150)
                     if first == last // 2:
@@ -306,6 +302,6 @@ async def test_another_process_sees_complete_appends_and_its_lock_ends_with_it(u
         finally:
             process.kill()
     async with open_storage(url) as storage:
-        await storage.append([batch(last, 1)])
+        await storage.append([batch(last, last + 1)])
         info = (await storage.partitions())[PARTITION]
     assert info == PartitionInfo(1650, last + 1, info.content_bytes, info.earliest_stored_at, info.latest_stored_at)

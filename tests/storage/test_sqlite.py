@@ -24,14 +24,11 @@ from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
 from dafka.storage.sqlite.writing import TrimLimits
 from tests.power.runs import no_wait
+from tests.storage.records import PARTITION, batch
 from tests.storage.test_sqlite_rows import traced
 
-PARTITION, OTHER = Partition("orders", "A"), Partition("live", "B")
+OTHER = Partition("live", "B")
 CHECK = "check that the file is in place"
-
-
-def batch(first: int, end: int, partition: Partition = PARTITION, size: int = 0) -> RecordBatch:
-    return RecordBatch(partition, first, [(b"%d" % sequence).ljust(size, b".") for sequence in range(first, end)])
 
 
 @pytest.fixture

@@ -17,21 +17,15 @@ from dafka.storage import RetentionPolicy, Storage, open_storage
 from dafka.storage.sqlite.connection import PAGE_BYTES
 from dafka.storage.sqlite.damage import _unreadable
 from dafka.storage.tools.verify import verify_storage
+from tests.storage.records import PARTITION, batch
 from tests.storage.test_each_storage import open_files
-
-PARTITION = Partition("orders", "A" * 32)
-
-
-def batch(first_sequence: int, count: int, size: int = 0) -> RecordBatch:
-    contents = [(b"%d" % sequence).ljust(size, b".") for sequence in range(first_sequence, first_sequence + count)]
-    return RecordBatch(PARTITION, first_sequence, contents)
 
 
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
     path = tmp_path / "store.db"
     async with open_storage(f"sqlite:{path}") as storage:
-        await storage.append([batch(0, 1000, 50)])
+        await storage.append([batch(0, 1000, size=50)])
         await storage.append([RecordBatch(Partition("orders", "B"), 0, [b"." * 20_000] * 3)])
         await storage.save_positions("billing", {PARTITION: 5})
     return path
@@ -53,8 +47,8 @@ async def corrupt(storage: Storage, sequence: int) -> StorageCorruptError:
 async def test_missing_records_are_damage_and_later_ones_are_read(path: Path, read_only: bool) -> None:
     damage(path, "DELETE FROM records WHERE partition_id = 1 AND sequence BETWEEN 10 AND 12 OR sequence >= 990")
     async with open_storage(f"sqlite:{path}", read_only=read_only) as storage:
-        assert await storage.read(PARTITION, 5, 100) == batch(5, 5, 50)
-        assert await storage.read(PARTITION, 13, 2) == batch(13, 2, 50)
+        assert await storage.read(PARTITION, 5, 100) == batch(5, 10, size=50)
+        assert await storage.read(PARTITION, 13, 2) == batch(13, 15, size=50)
         for sequence in (10, 12):
             assert (await corrupt(storage, sequence)).end_sequence == 13
         assert str(await corrupt(storage, 12)) == f"{PARTITION}: sequence 12 is damaged: missing"
@@ -85,7 +79,7 @@ async def test_column_that_no_store_writes_is_damage(path: Path, change: str) ->
     damage(path, f"UPDATE records SET {change} WHERE partition_id = 1 AND sequence IN (0, 4)")
     async with open_storage(f"sqlite:{path}") as storage:
         assert (await corrupt(storage, 0)).end_sequence == 1
-        assert await storage.read(PARTITION, 1, 100) == batch(1, 3, 50)
+        assert await storage.read(PARTITION, 1, 100) == batch(1, 4, size=50)
         assert (await corrupt(storage, 4)).end_sequence == 5
         damages = (await verify_storage(storage)).damages
         found = [(each.first_sequence, each.end_sequence) for each in damages if each.partition]
@@ -102,12 +96,13 @@ async def test_damaged_page_damages_a_range_of_records(path: Path) -> None:
         error = await corrupt(storage, 500)
         assert 501 < error.end_sequence < 800
         assert "malformed" in str(error)
-        assert await storage.read(PARTITION, error.end_sequence, 20) == batch(error.end_sequence, 20, 50)
+        end = error.end_sequence
+        assert await storage.read(PARTITION, end, 20) == batch(end, end + 20, size=50)
         with pytest.raises(StorageError):
-            await storage.read(PARTITION, error.end_sequence - 1, 20)
+            await storage.read(PARTITION, end - 1, 20)
         contents = await read_what_can_be_read(storage, PARTITION)
         assert 600 < len(contents) < 999
-        assert contents == {sequence: batch(sequence, 1, 50).values[0] for sequence in contents}
+        assert contents == {sequence: batch(sequence, sequence + 1, size=50).values[0] for sequence in contents}
         assert await storage.find_damage() != []
 
 
@@ -221,6 +216,6 @@ async def use(path: Path, *, read_only: bool) -> None:
                 await read_what_can_be_read(storage, partition)
                 await storage.find_sequence_by_time(partition, info.latest_stored_at or 0)
         if not read_only:
-            await storage.append([batch(1000, 3)])
+            await storage.append([batch(1000, 1003)])
             await storage.apply_retention(RetentionPolicy(records_max=10, bytes_max=300))
             await storage.reset_to(PARTITION, 5000)
