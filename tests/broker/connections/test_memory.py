@@ -12,41 +12,6 @@ from dafka.broker.connections.memory import PATIENCE_S, Memory, MemoryPool
 from dafka.broker.connections.uploads import SMALL_BYTES
 
 
-async def test_rooms_share_one_memory_and_none_takes_more_than_half() -> None:
-    memory = Memory(100)
-    first, second = memory.make_pool(80), memory.make_pool(80)
-    async with first.take("a", 50), second.take("a", 40):
-        assert (memory.used_bytes, first.left_bytes, second.left_bytes) == (90, 0, 10)
-        second.take_now(20)
-        assert second.left_bytes == -10
-        second.give_back(20)
-        with trio.move_on_after(0):
-            async with second.take("b", 20):
-                raise AssertionError
-    async with first.take("a", 80):  # more than half, so that it has the half for itself
-        assert memory.used_bytes == 50
-    assert memory.used_bytes == 0
-
-
-async def test_what_waits_in_one_room_is_admitted_when_another_has_less(autojump_clock: trio.testing.MockClock) -> None:
-    memory = Memory(100)
-    rooms = [memory.make_pool(50) for _ in range(3)]
-    rooms[0].take_now(50)
-    rooms[1].take_now(40)
-    async with trio.open_nursery() as nursery:
-
-        async def give_back() -> None:
-            await trio.sleep(10)
-            assert memory.waiting == 1
-            rooms[0].give_back(50)
-
-        nursery.start_soon(give_back)
-        with trio.fail_after(100):
-            async with rooms[2].take("a", 20):
-                assert trio.current_time() == 10
-    rooms[1].give_back(40)
-
-
 async def read_nothing(room: MemoryPool, ended: list[int], number: int = 0) -> None:
     room.take_now(30)
     with trio.CancelScope() as scope, room.waiting_for_client(scope, 30):
@@ -79,106 +44,94 @@ async def test_clients_that_read_nothing_end_when_others_wait(autojump_clock: tr
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("others", [0, 1, 30])
-async def test_memory_is_granted_exactly_up_to_its_size(others: int) -> None:
-    memory = Memory(200)
-    room, other = memory.make_pool(100), memory.make_pool(100)
-    other.take_now(100 if others else 0)
-    memory.make_pool(1).take_now(others)  # more than there is, for a moment
-    left = 100 - others
-    for size, is_admitted in ((left, True), (left + 1, False)):
-        taken = 0
-        with trio.move_on_after(0):
-            taken = await room.wait("a", size)
-        assert (taken == size) is is_admitted
-        room.give_back(taken)
-    assert (room.taken_bytes, room.left_bytes, memory.left_bytes) == (0, left, 100 - others if others else 200)
-
-
 def test_pool_is_at_most_half_of_the_memory_and_never_empty() -> None:
     for total, asked, expected in ((100, 49, 49), (100, 50, 50), (100, 51, 50), (101, 99, 50), (1, 1, 1)):
         assert Memory(total).make_pool(asked).bytes_max == expected
 
 
-async def test_answers_get_at_most_half_of_what_is_left_and_at_least_a_small_piece() -> None:
-    for left, accepted, expected in (
-        (8 * SMALL_BYTES, 10**9, 4 * SMALL_BYTES),
-        (8 * SMALL_BYTES, 4 * SMALL_BYTES, 4 * SMALL_BYTES),
-        (8 * SMALL_BYTES, 7, 7),
-        (2 * SMALL_BYTES + 1, 10**9, SMALL_BYTES),
-        (SMALL_BYTES, 10**9, SMALL_BYTES),
-        (0, 10**9, SMALL_BYTES),
-        (-5, 10**9, SMALL_BYTES),
-        (0, 7, 7),
-    ):
-        room = MemoryPool(100 * SMALL_BYTES)
-        room.take_now(room.bytes_max - left)
-        assert room.grant(accepted) == expected
-        assert room.left_bytes == left - expected
+class Queues:
+    """The model of pools: sources take turns with their oldest waiter, and nobody passes the first one in turn."""
 
-
-class Queue:
-    """The model of a pool: sources take turns with their oldest waiter, and nobody passes the first one in turn."""
-
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, pools: list[int]) -> None:
         self.bytes_max = bytes_max
-        self.waiting: dict[str, list[tuple[int, int]]] = {}
-        self.held: dict[int, int] = {}
+        self.pools = pools
+        self.waiting: list[dict[str, list[tuple[int, int]]]] = [{} for _ in pools]
+        self.held: dict[int, tuple[int, int]] = {}
 
-    def add(self, number: int, source: str, size: int) -> None:
-        self.waiting.setdefault(source, []).append((number, min(size, self.bytes_max)))
+    def left(self, pool: int) -> int:
+        taken = sum(size for each, size in self.held.values() if each == pool)
+        return min(self.pools[pool] - taken, self.bytes_max - sum(size for _, size in self.held.values()))
 
-    def remove(self, source: str, place: int) -> int:
-        number, _ = self.waiting[source].pop(place)
-        if not self.waiting[source]:
-            del self.waiting[source]
+    def add(self, number: int, pool: int, source: str, size: int) -> None:
+        self.waiting[pool].setdefault(source, []).append((number, min(size, self.pools[pool])))
+
+    def remove(self, pool: int, source: str, place: int) -> int:
+        number, _ = self.waiting[pool][source].pop(place)
+        if not self.waiting[pool][source]:
+            del self.waiting[pool][source]
         return number
 
     def admit(self) -> None:
-        while self.waiting:
-            source, numbers = next(iter(self.waiting.items()))
-            number, size = numbers[0]
-            if size > self.bytes_max - sum(self.held.values()):
-                return
-            self.held[number] = size
-            del self.waiting[source]
-            if numbers[1:]:
-                self.waiting[source] = numbers[1:]
+        for pool, waiting in enumerate(self.waiting):
+            while waiting:
+                source, numbers = next(iter(waiting.items()))
+                number, size = numbers[0]
+                if size > self.left(pool):
+                    break
+                self.held[number] = pool, size
+                del waiting[source]
+                if numbers[1:]:
+                    waiting[source] = numbers[1:]
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_any_history_of_takers_follows_a_queue_of_turns(seed: int) -> None:
-    random, room, queue = Random(seed), MemoryPool(10), Queue(10)
+async def test_any_history_of_takers_follows_queues_of_turns(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+    """Some do not wait: they take what they have already, or get a part of what is left, and a small piece at least."""
+    random, memory = Random(seed), Memory(16 * SMALL_BYTES)
+    pools = [memory.make_pool(size * SMALL_BYTES) for size in (10, 8, 5)]
+    queues = Queues(memory.bytes_max, [size * SMALL_BYTES for size in (8, 8, 5)])
     scopes: dict[int, trio.CancelScope] = {}
-    admitted: dict[int, int] = {}
+    admitted: dict[int, tuple[int, int]] = {}
 
-    async def take(number: int, source: str, size: int) -> None:
+    async def take(number: int, pool: int, source: str, size: int) -> None:
         with trio.CancelScope() as scopes[number]:
-            admitted[number] = await room.wait(source, size)
+            admitted[number] = pool, await pools[pool].wait(source, size)
 
     async with trio.open_nursery() as nursery:
-        for number in range(30):
-            action = random.random()
-            if action < 0.6:
-                source, size = random.choice("abc"), random.randrange(1, 14)
-                queue.add(number, source, size)
-                nursery.start_soon(take, number, source, size)
-            elif action < 0.85 and queue.held:
-                gone = random.choice(sorted(queue.held))
-                del queue.held[gone]
-                room.give_back(admitted.pop(gone))
-            elif queue.waiting:
-                source = random.choice(sorted(queue.waiting))
-                scopes[queue.remove(source, random.randrange(len(queue.waiting[source])))].cancel()
-            queue.admit()
+        for number in range(40):
+            pool, source, size = random.randrange(3), random.choice("abc"), random.randrange(1, 11) * SMALL_BYTES
+            match random.choices(["wait", "have", "get", "give back", "end"], [12, 1, 1, 5, 3])[0]:
+                case "wait":
+                    queues.add(number, pool, source, size)
+                    nursery.start_soon(take, number, pool, source, size)
+                case "have":
+                    queues.held[number] = admitted[number] = pool, size
+                    pools[pool].take_now(size)
+                case "get":
+                    accepted = size // random.choice((1, 9))
+                    granted = min(accepted, max(queues.left(pool) // 2, SMALL_BYTES))
+                    queues.held[number] = admitted[number] = pool, granted
+                    assert pools[pool].grant(accepted) == granted
+                case "give back" if queues.held:
+                    gone = random.choice(sorted(queues.held))
+                    queues.held.pop(gone)
+                    of_pool, taken = admitted.pop(gone)
+                    pools[of_pool].give_back(taken)
+                case "end" if waiting := queues.waiting[pool]:
+                    source = random.choice(sorted(waiting))
+                    scopes[queues.remove(pool, source, random.randrange(len(waiting[source])))].cancel()
+            queues.admit()
             await trio.testing.wait_all_tasks_blocked()
-            assert admitted == queue.held
-            assert room.taken_bytes == sum(queue.held.values())
-            assert room.waiting == sum(map(len, queue.waiting.values()))
+            assert admitted == queues.held
+            assert [each.left_bytes for each in pools] == [queues.left(each) for each in range(3)]
+            assert [each.waiting for each in pools] == [sum(map(len, each.values())) for each in queues.waiting]
+            assert memory.waiting == sum(each.waiting for each in pools)
+        await trio.sleep(2 * PATIENCE_S)
+        assert admitted == queues.held, "no client gives way"
         nursery.cancel_scope.cancel()
-    for size in admitted.values():
-        room.give_back(size)
-    assert (room.taken_bytes, room.waiting) == (0, 0)
+    for pool, size in admitted.values():
+        pools[pool].give_back(size)
+    assert (memory.used_bytes, memory.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize("total", [200, 400])
