@@ -262,6 +262,9 @@ def test_a_damaged_log_is_copied_when_it_has_grown_since_the_damage_was_found() 
             has_grown = partition is INDEX and (end is None or end > known[0])
             assert damaged.to_copy == (("1D/0",) if has_grown else ())
             assert damaged.unreadable == (("1D/0",) if end is None else ())
+        assert damaged.partitions("1D/0") == [partition]
+        damaged.forget("1D/0")
+        assert (damaged.partitions("1D/0"), list(damaged.names)) == ([], [])
 
 
 async def test_the_last_record_is_found_unless_as_many_markers_follow_it_as_are_searched() -> None:

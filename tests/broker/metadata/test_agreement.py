@@ -12,7 +12,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.metadata import controller as controllers
 from dafka.broker.metadata.changes import CONTROLLER_S
-from dafka.broker.metadata.controller import VOTER_AFTER_S
+from dafka.broker.metadata.controller import VOTER_AFTER_S, OrderRequest
 from dafka.broker.node import BrokerNode
 from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageFormatError
 from dafka.records import Partition, RecordBatch
@@ -59,8 +59,11 @@ async def test_another_broker_becomes_the_controller_and_makes_the_next_changes(
 async def test_a_request_is_appended_once_however_often_it_is_repeated(autojump_clock: MockClock) -> None:
     """Brokers repeat requests until their commands are applied, because messages can be lost."""
     async with open_virtual_cluster("ABC") as cluster:
-        log = cluster.log(controller(cluster), "$metadata")
+        name = controller(cluster)
+        log = cluster.log(name, METADATA_TOPIC)
         before = log.index.end_offset
+        for each in cluster.brokers.values():
+            each.messenger.send(name * 32, OrderRequest("malformed"))
         for disk in cluster.disks.values():
             disk.append_s = 2.0
         async with trio.open_nursery() as nursery:
