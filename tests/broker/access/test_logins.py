@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from functools import partial
 from random import Random
 
@@ -16,25 +14,12 @@ import trio.testing
 from dafka.broker.access.login import LoginError
 from dafka.broker.access.logins import (
     BACKOFF_MAX_S,
-    FAILURES_FREE,
     HASHING_MAX,
     WAITING_MAX,
     Logins,
     TooManyLoginsError,
     Turns,
 )
-
-
-async def fail(logins: Logins, host: str, user: str) -> None:
-    def answer() -> bytes:
-        raise LoginError("wrong password")
-
-    with pytest.raises(LoginError):
-        await logins.verify(host, user, answer, is_last=lambda: False)
-
-
-async def succeed(logins: Logins, host: str, user: str) -> None:
-    assert await logins.verify(host, user, lambda: b"ok", is_last=lambda: True) == b"ok"
 
 
 class Model:
@@ -110,61 +95,51 @@ WAITS_S = [0, 0, 0, 0, 0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 """How long an address waits after so many wrong passwords in a row for a user."""
 
 
-async def test_wrong_passwords_delay_the_same_source_and_user_and_nobody_else() -> None:
-    clock = trio.testing.MockClock()
-    logins = Logins()
-
-    async def fail_repeatedly() -> None:
-        for wait_s in WAITS_S:
-            logins.check("a", "anne")
-            await fail(logins, "a", "anne")
-            if wait_s:
-                with pytest.raises(TooManyLoginsError, match=f"try again in {max(wait_s, 1):.0f} s") as refused:
-                    logins.check("a", "anne")
-                assert refused.value.wait_s == wait_s
-                clock.jump(wait_s - TICK_S)
-                called: list[str] = []
-                with pytest.raises(TooManyLoginsError):
-                    await logins.verify("a", "anne", partial(called.append, "hashed"), is_last=lambda: True)
-                assert not called, "a refused attempt takes no processor time"
-                clock.jump(TICK_S)
-            for host, user in (("a", "bob"), ("b", "anne"), ("a", "")):
-                logins.check(host, user)
-
-    await in_time(clock, fail_repeatedly)
+def answer_wrongly() -> bytes:
+    raise LoginError("wrong password")
 
 
-@pytest.mark.parametrize(("idle_s", "is_forgotten"), [(BACKOFF_MAX_S, False), (BACKOFF_MAX_S + TICK_S, True)])
-async def test_failures_are_forgotten_after_the_longest_wait(idle_s: float, is_forgotten: bool) -> None:
-    clock = trio.testing.MockClock()
-    logins = Logins()
+@pytest.mark.parametrize("seed", range(20))
+async def test_wrong_passwords_delay_the_same_source_and_user_and_nobody_else(seed: int) -> None:
+    """A right one ends this, and the longest wait once more. A malformed message names no user, and delays nobody."""
+    clock, random = trio.testing.MockClock(), Random(seed)
+    remembered_max = random.choice((2, 9))
+    logins = Logins(remembered_max)
 
-    async def fail_again() -> None:
-        for _ in range(FAILURES_FREE):
-            await fail(logins, "a", "anne")
-        clock.jump(0.5 + idle_s)
-        await fail(logins, "a", "anne")
-        with nullcontext() if is_forgotten else pytest.raises(TooManyLoginsError):
-            logins.check("a", "anne")
+    async def play() -> None:
+        failed: dict[tuple[str, str], tuple[int, float]] = {}  # how often, and until when it waits
+        for _ in range(80):
+            key = host, user = random.choice("aaaab"), random.choice(("anne", "anne", "anne", "bob", ""))
+            count, until = failed.get(key, (0, 0.0))
+            left = until - trio.current_time()
+            verify = partial(logins.verify, host, user)
+            match "refused" if left > 0 else random.choice((*["wrong"] * 12, "begun", "right")):
+                case "refused":
+                    called: list[str] = []
+                    with pytest.raises(TooManyLoginsError, match=f"try again in {max(left, 1):.0f} s") as refused:
+                        await verify(partial(called.append, "hashed"), is_last=lambda: True)
+                    assert (refused.value.wait_s, called) == (left, []), "it takes no processor time"
+                    clock.jump(
+                        random.choice((left - TICK_S, left, left, left + BACKOFF_MAX_S, left + 2 * BACKOFF_MAX_S))
+                    )
+                case "wrong":
+                    with pytest.raises(LoginError):
+                        await verify(answer_wrongly, is_last=lambda: False)
+                    if user:
+                        count = 0 if -left > BACKOFF_MAX_S else count
+                        failed.pop(key, None)
+                        wait_s = WAITS_S[min(count, len(WAITS_S) - 1)]
+                        failed[key] = count + 1, trio.current_time() + wait_s
+                        if len(failed) > remembered_max:
+                            del failed[next(iter(failed))]
+                case "begun":
+                    assert await verify(lambda: b"continue", is_last=lambda: False) == b"continue"
+                case "right":
+                    assert await verify(lambda: b"ok", is_last=lambda: True) == b"ok"
+                    failed.pop(key, None)
 
-    await in_time(clock, fail_again)
-
-
-async def in_time(clock: trio.testing.MockClock, function: Callable[[], Awaitable[None]]) -> None:
-    """Run a function on a clock that the test moves. Threads work meanwhile."""
-    await trio.to_thread.run_sync(partial(trio.run, function, clock=clock))
-
-
-async def test_only_so_many_failures_are_remembered() -> None:
-    """The failures of the host and user that failed longest ago are forgotten first."""
-    logins = Logins(remembered_max=2)
-    for user, count in (("anne", FAILURES_FREE - 1), ("bob", FAILURES_FREE), ("anne", 1), ("carl", FAILURES_FREE)):
-        for _ in range(count):
-            await fail(logins, "a", user)
-    logins.check("a", "bob")
-    for user in ("anne", "carl"):
-        with pytest.raises(TooManyLoginsError):
-            logins.check("a", user)
+    # Threads work while the clock stands still.
+    await trio.to_thread.run_sync(partial(trio.run, play, clock=clock))
 
 
 async def test_few_passwords_are_hashed_at_the_same_time_and_few_wait() -> None:
@@ -191,21 +166,3 @@ async def test_few_passwords_are_hashed_at_the_same_time_and_few_wait() -> None:
         finally:
             release.set()
     assert len(running) == HASHING_MAX + WAITING_MAX
-
-
-async def test_failures_are_forgotten_after_a_right_password_and_not_within_a_login_nor_of_unknown_users() -> None:
-    """A malformed message names no user. It must not lock the others of its address out."""
-    logins = Logins()
-    for _ in range(3):
-        for _ in range(FAILURES_FREE - 1):
-            await fail(logins, "a", "anne")
-        await succeed(logins, "a", "anne")
-    for _ in range(3 * FAILURES_FREE):
-        await fail(logins, "a", "")
-    await succeed(logins, "a", "")
-    for _ in range(FAILURES_FREE - 1):
-        await fail(logins, "a", "anne")
-        assert await logins.verify("a", "anne", lambda: b"continue", is_last=lambda: False) == b"continue"
-    await fail(logins, "a", "anne")
-    with pytest.raises(TooManyLoginsError):
-        logins.check("a", "anne")

@@ -10,7 +10,7 @@ from dafka.broker.connections.memory import Memory
 from dafka.broker.core.metadata.topics import LOGS_MAX
 from dafka.broker.metrics import BrokerMetrics
 from dafka.broker.stored_state import read_state
-from dafka.errors import ConfigError, StorageError
+from dafka.errors import ConfigError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.memory import MemoryStorage
 from tests.broker.replication.virtual_cluster import Disk, open_virtual_cluster, wait_for
@@ -94,22 +94,6 @@ async def test_no_limit_drops_records_of_internal_topics_which_nodes_cannot_writ
             assert logs[0].high_watermark == 0
             assert "$state" not in broker.inventory.topics_without_logs()
             await cluster.stop("A")
-
-
-async def test_nothing_is_created_or_changed_while_the_storage_fails(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        (broker,) = await cluster.start("A")
-        await cluster.create("orders", "A")
-        cluster.disks["A"].is_full = True
-        broker.storage.write_state("$checkpoints", [(b"k", b"v")])
-        await trio.sleep(120)
-        with pytest.raises(StorageError):
-            await broker.admin.create_topic("other")
-        with pytest.raises(StorageError):
-            await broker.admin.change_topic("orders", log_count=2)
-        with pytest.raises(StorageError):
-            await broker.admin.delete_topic("orders")
-        assert list(broker.topics) == ["orders"]
 
 
 async def test_a_store_that_becomes_a_broker_gives_its_records_offsets_the_oldest_partition_first(
