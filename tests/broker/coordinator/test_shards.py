@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -21,9 +19,8 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.writer import PendingAppend
 from dafka.broker.node import BrokerNode
-from dafka.broker.startup import serve_broker
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
-from dafka.testing.cluster import open_cluster
+from tests.broker.nodes.test_broker import open_broker
 from tests.http.running import STORAGES, open_broker_service
 
 PLACE = TopicPartition("orders", 0)
@@ -33,14 +30,6 @@ GROUPS = [f"group-{number}" for number in range(40)]
 
 def commit(group: str, offset: int, leader_epoch: int = -1) -> CommitRequest:
     return CommitRequest(group_id=group, offsets={PLACE: OffsetToCommit(offset, leader_epoch)})
-
-
-@asynccontextmanager
-async def open_broker(url: str) -> AsyncIterator[BrokerNode]:
-    """Run a broker without coordinators."""
-    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        yield await nursery.start(serve_broker, cluster.config.with_store(storage=url))
-        nursery.cancel_scope.cancel()
 
 
 async def append(node: BrokerNode, log: Log, records: list[StateRecord], epoch: int = 0) -> None:
@@ -85,7 +74,7 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
     def record(key: bytes, value: bytes | None) -> StateRecord:
         return StateRecord("", key, value)
 
-    async with open_broker("memory:") as broker:
+    async with open_broker("memory:") as (_, broker):
         (log,) = await broker.admin.ensure_internal_topic("$test", 1)
         await append(broker, log, [record(b"a", b"0"), record(b"b", b"0")])
         await append(broker, log, [record(b"a", b"5")], epoch=5)
@@ -98,7 +87,7 @@ async def test_records_of_a_deposed_leader_do_not_count() -> None:
 
 
 async def test_a_new_leader_reads_what_is_committed_together_with_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_broker("memory:") as broker:
+    async with open_broker("memory:") as (_, broker):
         (log,) = await broker.admin.ensure_internal_topic("$test", 1)
         log.leadership = attrs.evolve(log.leadership, epoch=5)
         wait = PendingAppend.wait_offset

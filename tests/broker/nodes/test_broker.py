@@ -13,13 +13,14 @@ import trio
 import trio.testing
 
 from dafka import Config, Consumer, Partition, Record
-from dafka.batches import BatchHeader, Compression, check_crc, decode_records, encode_batch
+from dafka.batches import Compression, decode_records
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
 from dafka.broker.node import BrokerNode
 from dafka.broker.startup import serve_broker
 from dafka.roles import serve_store
 from dafka.testing.cluster import Cluster, open_cluster
+from tests.broker.replication.virtual_cluster import batch
 
 DEADLINE_S = 60
 
@@ -38,11 +39,6 @@ async def open_broker(storage: str, config: Config | None = None) -> AsyncIterat
         broker: BrokerNode = await nursery.start(serve_broker, cluster.config.with_store(storage=storage))
         yield cluster, broker
         nursery.cancel_scope.cancel()
-
-
-def encode(values: list[bytes], **options: object) -> list[tuple[BatchHeader, bytes]]:
-    data = encode_batch(0, values, timestamps=1000, **options)  # type: ignore[arg-type]
-    return [(check_crc(data), data)]
 
 
 def log_of(broker: BrokerNode, topic: str, number: int = 0) -> Log:
@@ -70,9 +66,9 @@ async def read_all(broker: BrokerNode, log: Log, offset: int = 0) -> list[Record
         batches = await broker.reader.read(log, Offset(offset), log.high_watermark, 10_000)
         assert batches
         for data in batches:
-            batch = decode_records(Partition(log.topic, "log"), data, bytes_max=2**20)
-            found += batch
-            offset = batch.end_sequence
+            records = decode_records(Partition(log.topic, "log"), data, bytes_max=2**20)
+            found += records
+            offset = records.end_sequence
     return found
 
 
@@ -92,9 +88,9 @@ async def test_consumers_get_what_clients_append(storage: str) -> None:
         await consumer.wait_settled()
         await broker.admin.create_topic("orders")
         log = log_of(broker, "orders")
-        batches = encode([b"a", b"b"], keys=[b"k", None], headers=[[("h", b"1")], []])
+        batches = batch(b"a", b"b", keys=[b"k", None], headers=[[("h", b"1")], []])
         assert await broker.writer.append(log, batches).wait_offset() == 0
-        assert await broker.writer.append(log, encode([b"c"], compression=Compression.GZIP)).wait_offset() == 2
+        assert await broker.writer.append(log, batch(b"c", compression=Compression.GZIP)).wait_offset() == 2
         with trio.fail_after(DEADLINE_S):
             first, second, third = await take(consumer, 3)
         assert [first.value, second.value, third.value] == [b"a", b"b", b"c"]
@@ -112,7 +108,7 @@ async def test_other_stores_keep_what_clients_append(tmp_path: Path) -> None:
     async with open_broker(f"filelog:{tmp_path}/broker") as (cluster, broker), trio.open_nursery() as nursery:
         store = await nursery.start(serve_store, cluster.config.with_store(storage="memory:"))
         await broker.admin.create_topic("orders")
-        await broker.writer.append(log_of(broker, "orders"), encode([b"a", b"b"])).wait_offset()
+        await broker.writer.append(log_of(broker, "orders"), batch(b"a", b"b")).wait_offset()
         with trio.fail_after(DEADLINE_S):
             while store.statistics().topics.get("orders") is None:  # noqa: ASYNC110
                 await trio.sleep(0.01)
@@ -131,7 +127,7 @@ async def test_offsets_survive_a_restart(tmp_path: Path) -> None:
             assert log.high_watermark == len(expected)
             assert values_of(await read_all(broker, log)) == expected
             for number in range(5):
-                appended = broker.writer.append(log, encode([b"%d-%d" % (run, number)]))
+                appended = broker.writer.append(log, batch(b"%d-%d" % (run, number)))
                 assert await appended.wait_offset() == len(expected)
                 expected.append(b"%d-%d" % (run, number))
             async with cluster.producer("orders") as producer:
@@ -164,7 +160,7 @@ async def append_until_killed(storage: str) -> None:
         await broker.admin.create_topic("orders")
         log = log_of(broker, "orders")
         while True:
-            print(await broker.writer.append(log, encode([b"%d" % log.high_watermark])).wait_offset(), flush=True)
+            print(await broker.writer.append(log, batch(b"%d" % log.high_watermark)).wait_offset(), flush=True)
 
 
 if __name__ == "__main__":
