@@ -160,7 +160,8 @@ class LedLogs:
         replica = log.replica
         epoch = replica.latest.leader_epoch
         has_begun = replica.led_epoch == epoch and self._log_table.leads(state)
-        is_led = has_begun and self.is_ready(log) and replica.may_serve and self._hears_quorum(log)
+        may_serve = replica.may_serve(self._brokers.unwritable) and self._hears_quorum(log)
+        is_led = has_begun and self.is_ready(log) and may_serve
         leader = replica.leader if self._brokers.is_alive(replica.leader) else ""
         if leader == self._brokers.own.address and not is_led:
             leader = ""

@@ -66,7 +66,7 @@ class LeaderLeases:
         messages: list[wire.BatchedMessage] = [*heartbeat]
         if not self._brokers.is_alone:
             can_write = self._storage.can_write
-            number = self._rounds.begin(lease_time(), is_replaceable=self._brokers.is_replaceable(can_write=can_write))
+            number = self._rounds.begin(lease_time(), can_write=can_write)
             message = self._identity.make_round(number, can_write=can_write)
             if message is not None:
                 messages.append(message)
@@ -85,7 +85,8 @@ class LeaderLeases:
             can_write = asked.kind is RoundKind.WRITABLE
             self._brokers.record_heartbeat(asker, now)
             self._brokers.record_storage(asker, can_write=can_write)
-            if claim and self._brokers.may_answer(asker, can_write=can_write) and self._control.is_durable:
+            may_answer = self._brokers.may_answer(asker, now, can_write=can_write)
+            if claim and may_answer and self._control.is_durable:
                 control_end = self._storage.durable_end(Partition(BRANCHES_TOPIC, own))
                 reply = RoundReply(asked.number, control_end, self._tables.state.applied, now_ms(), claim.start)
                 self._mesh.publish([answer_round(asker, own, reply)])

@@ -282,7 +282,7 @@ class Replicator(CommitStage):
             has_changed = self.brokers.check_alive(now, late_s if late_s > heartbeat_s else 0.0)
             if has_changed or is_first:
                 is_first = False
-                self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.unwritable))
+                self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.replaceable))
                 self.led_logs.refresh_all(self.logs)
                 self.led_logs.merge_later(self.logs)
             else:

@@ -104,17 +104,19 @@ async def test_an_answer_counts_from_the_start_of_its_round_if_its_broker_is_tru
 async def test_a_round_is_answered_by_a_broker_with_an_accepted_store_and_no_vote_on_its_way(
     steady: None, autojump_clock: MockClock
 ) -> None:
-    for has_claim, is_durable, is_alive, can_write, kind in product(
-        (True, False), (True, False), (True, False), (True, False), (RoundKind.WRITABLE, RoundKind.UNWRITABLE)
+    either = (True, False)
+    for has_claim, is_durable, is_alive, can_write, can_elect, kind in product(
+        either, either, either, either, either, (RoundKind.WRITABLE, RoundKind.UNWRITABLE)
     ):
         world = Leases()
         world.identity.claim = StoreClaim(("s",)) if has_claim else None
         world.control.is_durable = is_durable
         world.brokers.record_storage("b", can_write=can_write)
+        world.brokers.record_storage("c", can_write=can_elect)
         world.brokers.check_alive(trio.current_time() + (0 if is_alive else 10))
         world.leases.process_rounds({"b": Round(9, kind, StoreClaim(("t",)))}, [])
-        is_known = can_write == (kind is RoundKind.WRITABLE)
-        assert bool(world.sent) == (has_claim and is_durable and is_alive and is_known)
+        is_followed = is_alive and can_write and (kind is RoundKind.WRITABLE or not can_elect)
+        assert bool(world.sent) == (has_claim and is_durable and is_followed)
 
 
 async def test_metadata_is_waited_for_until_as_much_is_applied_as_by_each_living_broker(
@@ -205,7 +207,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
             latest=start,
             led_epoch=epoch if has_led else None,
             high_watermark=8 if is_committed else 7,
-            may_serve=may_serve,
+            may_serve=lambda _unwritable, may_serve=may_serve: may_serve,
             leader="a",
             is_quorum_active=is_active,
             replicas=voters,

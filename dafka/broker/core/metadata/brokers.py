@@ -80,7 +80,8 @@ class Brokers:
         self._alive = self.heard = frozenset((own.address,))
         self._advertised = self._alive
         self._failing: set[str] = set()
-        self._unwritable: frozenset[str] = frozenset()
+        self._unwritable = self._replaceable = frozenset[str]()
+        self._followed: dict[str, float] = {}
         self._has_forgotten = False
 
     def all(self) -> list[BrokerRegistration]:
@@ -140,6 +141,14 @@ class Brokers:
         """The addresses of the living brokers that cannot write, for example because their disk is full."""
         return self._unwritable
 
+    @property
+    def replaceable(self) -> frozenset[str]:
+        """The addresses of the living brokers that cannot write, and that this one has not promised to follow.
+
+        Others can lead in their place; see `may_answer`.
+        """
+        return self._replaceable
+
     def record_registration(self, broker: BrokerRegistration) -> None:
         """Record what another broker of the cluster publishes about itself."""
         if broker.address != self.own.address:
@@ -150,6 +159,7 @@ class Brokers:
         self._has_forgotten = True
         self._known.pop(address, None)
         self._failing.discard(address)
+        self._followed.pop(address, None)
         self._advertised -= {address}
 
     def record_heartbeat(self, address: str, now: float) -> None:
@@ -163,21 +173,19 @@ class Brokers:
         It can lead logs. This broker heard it a moment ago, so it relies on this broker not to follow another leader.
         """
         self._heard.setdefault(address, now)
+        self._followed.setdefault(address, now)
 
-    def is_replaceable(self, *, can_write: bool) -> bool:
-        """Return whether others may elect leaders in place of this broker as soon as they hear that it cannot write.
+    def may_answer(self, address: str, now: float, *, can_write: bool) -> bool:
+        """Return whether to answer the round of a broker. An answer promises that replicas follow it for the timeout.
 
-        At least two others have to vote: a log with two voters has no quorum without this broker. Brokers that it does
-        not hear count as well, since they may hear each other.
+        They must have known since the last `check_alive` that they do: before, they can elect another leader. A broker
+        that cannot write is followed as well while fewer than two others can, since nobody can be elected in its place.
         """
-        return not can_write and len(self._known.keys() - (self._alive & self._failing)) >= 2
-
-    def may_answer(self, address: str, *, can_write: bool) -> bool:
-        """Return whether replicas know the state in a broker's round since the last `check_alive`.
-
-        Before, they can elect another leader.
-        """
-        return address in self._alive and can_write is (address not in self._unwritable)
+        if not can_write:
+            if len(self._alive - self._failing - {address}) >= 2:
+                return False
+            self._followed[address] = now
+        return address in self._alive and address not in self._replaceable
 
     def record_storage(self, address: str, *, can_write: bool) -> None:
         """Record whether a broker can write."""
@@ -208,14 +216,17 @@ class Brokers:
             if self.silent_s(each, now) < 0:  # the clock can be set back
                 self._heard[each] = min(at, now)
                 self._stalled_s[each] = now - self._heard[each]
-        before = self._alive, self._unwritable, self.heard
+        self._followed = {each: min(at, now) for each, at in self._followed.items()}
+        before = self._alive, self._unwritable, self._replaceable, self.heard
         own = frozenset((self.own.address,))
         self._alive = own.union(each for each in self._known if self.is_heard(each, now))
         self.heard = own.union(each for each in self._known if now - self._heard.get(each, -inf) < self._timeout_s)
         self._unwritable = self._alive & self._failing
+        followed = (each for each, at in self._followed.items() if now - at < self._timeout_s)
+        self._replaceable = self._unwritable.difference(followed)
         if 2 * len(self._alive & self._advertised) >= len(self._advertised):
             self._advertised = self._alive
-        return before != (self._alive, self._unwritable, self.heard)
+        return before != (self._alive, self._unwritable, self._replaceable, self.heard)
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:

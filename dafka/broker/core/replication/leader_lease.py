@@ -30,19 +30,20 @@ class LeaseRounds:
         self._sent: deque[tuple[int, float]] = deque(maxlen=ROUNDS_MAX)
         self._heard_since: dict[str, float] = {}
         self._waiting: dict[str, RoundAnswer] = {}
+        self._could_write = True
 
-    def begin(self, now: float, *, is_replaceable: bool) -> int:
+    def begin(self, now: float, *, can_write: bool) -> int:
         """Begin a round, and return its number. It is sent now or later, never earlier.
 
-        If others may elect another leader as soon as they hear the round (`Brokers.is_replaceable`), the answers to
-        this round and to all earlier ones do not count.
+        The answers to all earlier rounds do not count any more if this is the first one that says that this broker
+        cannot write: as soon as others hear it, they may elect another leader. Those who answer it do not.
         """
-        if is_replaceable:
+        if self._could_write and not can_write:
             self._sent.clear()
             self._heard_since.clear()
             self._waiting.clear()
-        else:
-            self._sent.append((self._next, now))
+        self._could_write = can_write
+        self._sent.append((self._next, now))
         self._next += 1
         return self._next - 1
 

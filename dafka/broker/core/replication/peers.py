@@ -131,10 +131,9 @@ class Peers:
         """Whether the writable brokers include enough voters to begin an epoch."""
         return self._rule.can_elect(self.newest.voters, self.writable)
 
-    @property
-    def is_replaceable(self) -> bool:
-        """Whether this broker cannot write, and enough others can, so that they can have elected another leader."""
-        return self._broker in self.alive - self.writable and self.can_elect
+    def can_elect_without(self, brokers: Collection[str]) -> bool:
+        """Return whether the living brokers without some include enough voters to begin an epoch."""
+        return self._rule.can_elect(self.newest.voters, self.alive.difference(brokers))
 
     @property
     def is_joining(self) -> bool:

@@ -150,7 +150,7 @@ class Replica:
         See `Peers.followed_since`.
         """
         state = self.elections.state
-        if not isinstance(state, Leader) or self._peers.is_replaceable:
+        if not isinstance(state, Leader):
             return float("-inf")
         if self.availability is Availability.BRANCH:
             return float("inf")
@@ -172,11 +172,13 @@ class Replica:
             and self._peers.have_acknowledged_latest()
         )
 
-    @property
-    def may_serve(self) -> bool:
-        """Whether no other replica can have begun to lead, as far as the heartbeats show."""
+    def may_serve(self, unwritable: Collection[str]) -> bool:
+        """Return whether no other replica can have begun to lead, as far as the heartbeats show.
+
+        `unwritable` are the living brokers that cannot write.
+        """
         is_active = self._peers.is_quorum_active or self.availability is Availability.BRANCH
-        return is_active and not self._peers.is_replaceable
+        return is_active and not (self._broker in unwritable and self._peers.can_elect_without(unwritable))
 
     @property
     def is_quorum_active(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from random import Random
 
@@ -27,12 +26,18 @@ class Model:
         self.unheard: dict[str, float] = {}  # also while it was stopped
         self.known: dict[str, BrokerRegistration] = {}
         self.failing: set[str] = set()
+        self.followed: dict[str, float] = {}  # though they cannot write
         self.has_forgotten = False
-        self.alive, self.heard, self.advertised, self.unwritable = {"a"}, {"a"}, {"a"}, set[str]()
+        self.alive, self.heard, self.advertised = {"a"}, {"a"}, {"a"}
+        self.unwritable, self.replaceable = set[str](), set[str]()
 
     def step(self, draw: Random) -> None:
         broker, is_so = draw.choice("bcde"), draw.random() < 0.5
-        match draw.choice(["heard"] * 4 + ["check"] * 4 + ["known", "known", "disk", "expected", "back", "forget"]):
+        match draw.choice(
+            ["heard"] * 4
+            + ["check"] * 4
+            + ["known", "known", "disk", "disk", "round", "round", "expected", "back", "forget"]
+        ):
             case "heard":
                 self.do_heard(broker)
             case "expected":
@@ -41,6 +46,8 @@ class Model:
                 self.do_known(draw.choice("abcde"), draw.randint(-1, 2))
             case "disk":
                 self.do_disk(broker, is_so)
+            case "round":
+                self.do_round(broker)
             case "check":
                 self.do_check(draw.choice([0.0, 0.125, 0.5, 0.875, 1.0, 2.0]), is_so)
             case "back":
@@ -53,6 +60,7 @@ class Model:
         self.brokers.check_alive(self.now)
         self.known.pop(broker, None)
         self.failing.discard(broker)
+        self.followed.pop(broker, None)
         self.advertised.discard(broker)
         self.has_forgotten = True
         self.update()
@@ -66,6 +74,7 @@ class Model:
         self.brokers.expect(broker, self.now)
         self.silent.setdefault(broker, 0.0)
         self.unheard.setdefault(broker, 0.0)
+        self.followed.setdefault(broker, self.now)
 
     def do_known(self, broker: str, number: int) -> None:
         found = BrokerRegistration(address=broker, number=number)
@@ -77,9 +86,18 @@ class Model:
         self.brokers.record_storage(broker, can_write=can_write)
         self.failing = self.failing - {broker} if can_write else self.failing | {broker}
 
+    def do_round(self, broker: str) -> None:
+        """A broker that cannot write asks. It is followed from then on while nobody can be elected in its place."""
+        can_elect = len(self.alive - self.failing - {broker}) >= 2
+        if not can_elect:
+            self.followed[broker] = self.now
+        may_answer = not can_elect and broker in self.alive - self.replaceable
+        assert self.brokers.may_answer(broker, self.now, can_write=False) == may_answer
+
     def do_back(self, seconds: float) -> None:
         """A clock that is set back makes nobody older."""
         self.now -= seconds
+        self.followed = {each: min(at, self.now) for each, at in self.followed.items()}
         self.brokers.check_alive(self.now)
         for times in (self.silent, self.unheard):
             times.update({each: max(silent - seconds, 0.0) for each, silent in times.items()})
@@ -91,15 +109,17 @@ class Model:
         if not has_stalled:
             self.silent = {each: silent + passed for each, silent in self.silent.items()}
         self.unheard = {each: unheard + passed for each, unheard in self.unheard.items()}
-        before = set(self.alive), set(self.unwritable), set(self.heard)
+        before = set(self.alive), set(self.unwritable), set(self.replaceable), set(self.heard)
         has_changed = self.brokers.check_alive(self.now, passed if has_stalled else 0.0)
         self.update()
-        assert has_changed == (before != (self.alive, self.unwritable, self.heard))
+        assert has_changed == (before != (self.alive, self.unwritable, self.replaceable, self.heard))
 
     def update(self) -> None:
         self.alive = {"a"} | {each for each in self.known if self.silent.get(each, 9e9) < TIMEOUT_S}
         self.heard = {"a"} | {each for each in self.known if self.unheard.get(each, 9e9) < TIMEOUT_S}
+        followed = {each for each, at in self.followed.items() if self.now - at < TIMEOUT_S}
         self.unwritable = self.alive & self.failing
+        self.replaceable = self.unwritable - followed
         if 2 * len(self.alive & self.advertised) >= len(self.advertised):  # otherwise it is more likely cut off
             self.advertised = set(self.alive)
 
@@ -108,6 +128,7 @@ class Model:
         every = sorted([own, *self.known.values()], key=lambda each: (each.number, each.address))
         living = [each for each in every if each.address in self.alive]
         assert (set(brokers.alive), set(brokers.unwritable)) == (self.alive, self.unwritable)
+        assert set(brokers.replaceable) == self.replaceable
         assert set(brokers.heard) == self.heard <= self.alive, "who has stalled relies on nobody"
         assert brokers.is_alone == (not self.known and not self.has_forgotten)
         assert (brokers.all(), brokers.living()) == (every, living)
@@ -116,12 +137,9 @@ class Model:
             assert brokers.find(each) == (own if each == "a" else self.known.get(each))
         for number in range(4):
             assert brokers.find_number(number) == next((e for e in [*living, *every] if e.number == number), None)
-        others = self.known.keys() - (self.alive & self.failing)
-        assert not brokers.is_replaceable(can_write=True)
-        assert brokers.is_replaceable(can_write=False) == (len(others) >= 2), "two others can vote"
-        for each, can_write in itertools.product("bcz", (False, True)):
-            may_answer = each in self.alive and can_write == (each not in self.unwritable)
-            assert brokers.may_answer(each, can_write=can_write) == may_answer, "replicas may elect another leader"
+        for each in "bcz":
+            may_answer = each in self.alive - self.replaceable
+            assert brokers.may_answer(each, self.now, can_write=True) == may_answer, "replicas may elect another leader"
         assert brokers.silent_s("z", self.now) == float("inf")
 
 

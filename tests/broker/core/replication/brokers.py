@@ -99,7 +99,7 @@ class KeptLog:
         if replica.preference.set(ordered.replicas, broker.ineligible().union(leaving)):
             self.wake_up()
         if has_changed:
-            self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock, broker.brokers.unwritable))
+            self.act(self.wake_up().set_alive(broker.brokers.alive, broker.clock, broker.brokers.replaceable))
         elif self.is_restless or replica.settled_until <= broker.clock:
             self.wake_up()
             self.is_restless = False
@@ -459,7 +459,7 @@ class Broker:
     def _show_life(self, others: list[Broker]) -> None:
         own = self.brokers.own = self.describe()
         can_write = not self.is_full
-        number = self.rounds.begin(self.world.now, is_replaceable=self.brokers.is_replaceable(can_write=can_write))
+        number = self.rounds.begin(self.world.now, can_write=can_write)
         for other in others:
             self.world.send(self, other, partial(other.hear, self, own, number, can_write=can_write))
 
@@ -487,7 +487,7 @@ class Broker:
             return  # a connection keeps the order of rounds
         self.heard_rounds[other.name] = number
         self.brokers.record_storage(other.name, can_write=can_write)
-        may_answer = self.brokers.may_answer(other.name, can_write=can_write)
+        may_answer = self.brokers.may_answer(other.name, self.clock, can_write=can_write)
         if self.world.has_leases and may_answer and not self.writing_control:
             answer = RoundAnswer(number, len(self.control.get(self.name, ())))
             self.world.send(self, other, partial(other.take_answer, self.name, answer))

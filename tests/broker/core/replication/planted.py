@@ -133,7 +133,7 @@ BUGS: dict[str, Bug] = {
         MAJORITY, 67, Election, "has_quorum_of_former_voters", lambda _: lambda _self, _tree: True
     ),
     "a candidate requests votes once": Bug(
-        MAJORITY, 6, Elections, "advance",
+        MAJORITY, 10, Elections, "advance",
         lambda advance: lambda self, now: [] if self.state.election is not None else advance(self, now),
     ),
     "what others have acknowledged is committed where it is not stored": Bug(

@@ -15,7 +15,7 @@ FIRST = 100
 
 
 class Begin(NamedTuple):
-    is_replaceable: bool
+    can_write: bool
 
 
 class Answer(NamedTuple):
@@ -30,7 +30,7 @@ class Learn(NamedTuple):
 
 
 STEPS = st.one_of(
-    st.builds(Begin, st.sampled_from([False, False, False, True])),
+    st.builds(Begin, st.sampled_from([True, True, True, False])),
     st.builds(Answer, st.sampled_from("bc"), st.integers(-1, 3), st.integers(-1, 1)),
     st.builds(Learn, st.sampled_from("bc"), st.integers(0, 2)),
 )
@@ -49,7 +49,8 @@ def test_a_broker_is_heard_since_the_last_round_began_that_it_has_answered_and_w
     waiting: dict[str, tuple[int, int]] = {}
 
     def counts(broker: str, number: int, control_end: int) -> bool:
-        is_valid = 0 <= number < len(begun) and not any(each for _, each in begun[number:])
+        last = max((each for each in range(len(begun)) if turned_unwritable(each)), default=0)
+        is_valid = last <= number < len(begun)
         if is_valid and known[broker] < control_end:
             waiting[broker] = number, control_end
             return False
@@ -57,11 +58,14 @@ def test_a_broker_is_heard_since_the_last_round_began_that_it_has_answered_and_w
             heard[broker] = max(heard[broker], begun[number][0])
         return is_valid
 
+    def turned_unwritable(number: int) -> bool:
+        return not begun[number][1] and (number == 0 or begun[number - 1][1])
+
     for now, step in enumerate(steps):
         if isinstance(step, Begin):
-            assert rounds.begin(float(now), is_replaceable=step.is_replaceable) == FIRST + len(begun)
-            begun.append((float(now), step.is_replaceable))
-            if step.is_replaceable:
+            assert rounds.begin(float(now), can_write=step.can_write) == FIRST + len(begun)
+            begun.append((float(now), step.can_write))
+            if turned_unwritable(-1 + len(begun)):
                 heard.clear()
                 waiting.clear()
         elif isinstance(step, Answer):
@@ -80,7 +84,7 @@ def test_a_broker_is_heard_since_the_last_round_began_that_it_has_answered_and_w
 def test_only_answers_to_the_last_rounds_count() -> None:
     rounds = LeaseRounds(FIRST)
     for number in range(ROUNDS_MAX + 1):
-        rounds.begin(float(number), is_replaceable=False)
+        rounds.begin(float(number), can_write=True)
     assert not rounds.answered("b", RoundAnswer(FIRST, 0), 0)
     assert rounds.answered("b", RoundAnswer(FIRST + 1, 0), 0)
     assert rounds.heard_since("b") == 1.0
