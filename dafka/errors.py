@@ -198,12 +198,7 @@ class OutdatedStoreError(StorageError):
     """The storage of a broker is an older copy or a clone: other brokers know of later writes to its store.
 
     The store has another id from now on. Start the broker again: it then keeps the records, and becomes another broker.
-    `is_clone` says whether a broker runs with the same store id. Otherwise the broker keeps its number.
     """
-
-    def __init__(self, message: str, *, is_clone: bool = False) -> None:
-        super().__init__(message)
-        self.is_clone = is_clone
 
 
 class StorageSequenceError(StorageError):

@@ -241,16 +241,14 @@ async def run_broker(
                     task_status.started(node)
             return
         except OutdatedStoreError as error:
-            store_id, lost = await _give_up_store_id(storage, is_clone=error.is_clone), ""
+            store_id, lost = await _give_up_store_id(storage), ""
             if has_started:
                 raise
             _LOGGER.warning("%s; this broker goes on as the store %s, and keeps the records", error, store_id)
 
 
-async def _give_up_store_id(storage: Storage, *, is_clone: bool) -> str:
+async def _give_up_store_id(storage: Storage) -> str:
     """Give a store another id, durably, and return it. The partitions of its former id become those of another broker.
-
-    It takes the place of its former id, unless it is a clone of the store that has this id.
 
     Raise `StorageError` if the storage fails.
     """
@@ -258,8 +256,7 @@ async def _give_up_store_id(storage: Storage, *, is_clone: bool) -> str:
     await state.load(storage, Partition(CLUSTER_TOPIC, storage.identity))
     record = decode_store_record(state.values(CLUSTER_TOPIC)[STORE_KEY])
     former = record.store_id or storage.identity
-    replaces = "" if is_clone else former
-    changed = attrs.evolve(record, store_id=new_address(), replaces=replaces, starts=(), pending_recovery=0)
+    changed = attrs.evolve(record, store_id=new_address(), replaces=former, starts=(), pending_recovery=0)
     await delete_partitions(storage, [Partition(CHECKPOINTS_TOPIC, former)])
     state.put(CLUSTER_TOPIC, [(STORE_KEY, encode_store_record(changed))])
     await storage.append(state.begin_write(steady_now_ms()))

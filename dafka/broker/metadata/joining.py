@@ -13,6 +13,7 @@ from dafka.broker.core.cluster_status import describe_quorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import RegisterBroker
 from dafka.broker.core.metadata.forming import LOOKED_S, Form, Join, Refuse, Wait, choose_step
+from dafka.broker.core.metadata.store_check import takes_place
 from dafka.broker.core.metadata.store_record import StoreRecord
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
@@ -76,6 +77,7 @@ class Joining:
         self._messenger = messenger
         self._observe = observe
         self._notified_at: dict[str, float] = {}
+        self._heard_former_at = -math.inf
         self._was_forgotten = trio.Event()
         self._other_secret_since = math.inf
         messenger.on(StoreForgotten, self._learn_forgotten)
@@ -151,12 +153,13 @@ class Joining:
         """Register this start. Raise `ConfigError` if the broker cannot have the number in its settings."""
         own, number = self._brokers.own.address, self._config.number
         self._check_number()
+        begun = trio.current_time()
         while not self._identity.is_accepted:
             record = self._identity.record
             assert record is not None
             try:
-                levels = self._state.members.support.levels
-                await self._changes.change(RegisterBroker(own, number, record.starts, record.replaces, levels))
+                levels, replaced = self._state.members.support.levels, await self._find_replaced(record, begun)
+                await self._changes.change(RegisterBroker(own, number, record.starts, replaced, levels))
             except NoControllerError as error:
                 _LOGGER.warning("this broker is not registered yet: %s%s", error, self._advise(record))
             except RefusedChangeError as error:
@@ -174,6 +177,16 @@ class Joining:
                     raise ConfigError(f"{error}; start this broker with another number{advice}") from None
         self._check_number()
         self.is_accepted.set()
+
+    async def _find_replaced(self, record: StoreRecord, begun: float) -> str:
+        """Return the former id of this store if it takes its place; empty if a broker runs with it, as a clone has."""
+        while record.replaces:
+            now = trio.current_time()
+            decided = takes_place(now - self._heard_former_at, now - begun)
+            if decided is not None:
+                return record.replaces if decided else ""
+            await trio.sleep(LOOK_S)
+        return ""
 
     def _advise(self, record: StoreRecord) -> str:
         """Return what to do if the former id of this store is needed to vote."""
@@ -233,8 +246,10 @@ class Joining:
         self._was_forgotten.set()
 
     def record_heartbeats(self, brokers: frozenset[str]) -> None:
-        """Notify forgotten brokers that have sent heartbeats."""
-        now = trio.current_time()
+        """Record heartbeats, and notify forgotten brokers that have sent them."""
+        now, record = trio.current_time(), self._identity.record
+        if record is not None and record.replaces in brokers:
+            self._heard_former_at = now
         for each in self._state.forgotten_ids.intersection(brokers):
             if now - self._notified_at.get(each, float("-inf")) >= NOTIFY_S:
                 self._notified_at[each] = now

@@ -187,8 +187,7 @@ class StoreIdentity(CommitStage):
         """Raise `OutdatedStoreError` if the store has certainly forgotten something."""
         problem = self._check.find_problem(trio.current_time())
         if problem is not None:
-            is_clone = problem is StoreProblem.TWIN
-            raise OutdatedStoreError(f"the storage is an older copy or a clone: {problem}", is_clone=is_clone)
+            raise OutdatedStoreError(f"the storage is an older copy or a clone: {problem}")
 
     def _heard(self) -> list[str]:
         now = trio.current_time()

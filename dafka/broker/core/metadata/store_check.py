@@ -25,6 +25,12 @@ SETTLE_S = 2.0
 ANSWER_S = 5.0
 """How long it waits for the brokers that it hears, in seconds."""
 
+FORMER_SILENT_S = 5.0
+"""How long the former id of a store must have been silent before the store takes its place, in seconds."""
+
+FORMER_RUNS_S = 3.0
+"""A broker with the former id runs if it is heard as long after the start of this one, in seconds."""
+
 SIGHTINGS_MIN = 5
 """The least number of signs that show that a former start still runs."""
 
@@ -159,7 +165,7 @@ class StoreCheck:
     """The check of a broker's own store by others, which it asks again and again.
 
     Another start of the store may run beside this one, or may have ended a moment ago: it is heard for a while, either
-    way. The check waits until that is certain, because a clone must not take the place of the store that runs.
+    way. The check waits until that is certain.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -227,6 +233,19 @@ class StoreCheck:
         return waited_s >= max(ANSWER_S, 3 * self._timeout_s) or not (
             missing if waited_s < SETTLE_S else missing.intersection(heard)
         )
+
+
+def takes_place(silent_s: float, age_s: float) -> bool | None:
+    """Return whether a store takes the place of its former id; None if that is not certain yet.
+
+    This broker started `age_s` seconds ago, and has heard nothing of the former id for `silent_s` seconds; infinity if
+    it never has. What is heard soon after the start can have been on its way for long.
+    """
+    if age_s < FORMER_RUNS_S:
+        return None  # they may not have found each other yet
+    if silent_s >= FORMER_SILENT_S:
+        return True
+    return False if age_s - silent_s >= FORMER_RUNS_S else None
 
 
 def complete_registration(

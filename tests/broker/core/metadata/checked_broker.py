@@ -93,9 +93,8 @@ class CheckedBroker(Broker):
             return
         others = self.state.brokers.keys() - {self.name}
         heard = [each for each, at in self.heard_at.items() if self.world.now - at < ALIVE_S]
-        problem = self.check.find_problem(self.world.now)
-        if problem is not None:
-            self.give_up(kept_log, is_clone=problem is StoreProblem.TWIN)
+        if self.check.find_problem(self.world.now) is not None:
+            self.give_up(kept_log)
         elif self.check.is_passed(others, heard, self.world.now - begun):
             self.is_up, self.is_checked = False, True
             super().start(kept_log)
@@ -108,11 +107,11 @@ class CheckedBroker(Broker):
                 self.world.send(self, other, partial(other.check_store, self, self.claim))
             self.world.later(ASK_S, partial(self._wait_checked, generation, begun, kept_log))
 
-    def give_up(self, kept_log: Callable[[str, Broker], KeptLog], *, is_clone: bool = False) -> None:
+    def give_up(self, kept_log: Callable[[str, Broker], KeptLog]) -> None:
         self.crash()
         self.ids_given_up += 1  # a disk that forgets does not take it back: each new id is used once
         former, self.name = self.name, self.link + "'" * self.ids_given_up
-        self.replaces, self.starts = "" if is_clone else former, ()
+        self.replaces, self.starts = former, ()
         self.start(kept_log)
 
     def answered(self, broker: str, start: str, memory: StoreMemory, ends: Ends) -> None:
@@ -124,9 +123,8 @@ class CheckedBroker(Broker):
         kept = {each: end for each, end in ends.items() if not self._is_deleted(each[0])}
         if not self.is_checked and any(end > own.get(each, 0) for each, end in kept.items()):
             self.check.suspect(StoreProblem.RECORDS)
-        problem = self.check.find_problem(self.world.now)
-        if self.is_checked and problem is not None:
-            self.give_up(type(next(iter(self.logs.values()))), is_clone=problem is StoreProblem.TWIN)
+        if self.is_checked and self.check.find_problem(self.world.now) is not None:
+            self.give_up(type(next(iter(self.logs.values()))))
 
     def _is_deleted(self, log: str) -> bool:
         return log.partition("/")[0] in self.state.deleted_ids

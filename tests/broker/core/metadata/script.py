@@ -32,6 +32,7 @@ from dafka.broker.core.metadata.completion import CommandCompleter
 from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.outcome import DONE, Outcome
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
+from dafka.broker.core.metadata.store_check import takes_place
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.metadata.voters import VOTERS
 from dafka.broker.core.partition_address import name_log
@@ -171,6 +172,7 @@ class TopicBroker(CheckedBroker):
     def __init__(self, name: str, number: int, world: Topics, link: str = "") -> None:
         super().__init__(name, number, world, link or name)
         self.has_joined = False
+        self.registering_since = 0.0
         self.stored: dict[bytes, bytes] = {}
         self.applied = FIRST_OFFSET
         self.state = ClusterState()
@@ -276,14 +278,18 @@ class TopicBroker(CheckedBroker):
                 self.world.send(self, found, partial(found.submit, order))
 
     def register(self) -> None:
+        self.registering_since = self.clock
         self._register(self.generation)
 
     def _register(self, generation: int) -> None:
         registered = self.state.brokers.get(self.name)
         if generation != self.generation or (registered is not None and registered.start == self.starts[-1]):
             return
-        if self.has_joined:
-            self._send(Order(RegisterBroker(self.name, -1, self.starts, self.replaces), f"start-{self.starts[-1]}"))
+        age_s = self.clock - self.registering_since
+        decided = takes_place(self.brokers.silent_s(self.replaces, self.clock), age_s) if self.replaces else False
+        if self.has_joined and decided is not None:
+            replaced = self.replaces if decided else ""
+            self._send(Order(RegisterBroker(self.name, -1, self.starts, replaced), f"start-{self.starts[-1]}"))
         self.world.later(ASK_AGAIN_S, partial(self._register, generation))
 
     def submit(self, order: Order) -> None:

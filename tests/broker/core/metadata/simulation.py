@@ -169,16 +169,18 @@ class SimulatedCluster(Topics):
     def _check_log(self, state: ClusterState, topic: Topic, number: int, brokers: list[SimulatedBroker]) -> None:
         name = name_log(topic.topic_id, number)
         logs = [each.logs[name] for each in brokers]
-        voters = logs[0].replica.newest.voters
-        if 2 * len(self.lost.intersection(voters)) >= len(voters):
-            return  # it has lost its quorum for good
+        replicas = [each.replica for each in logs]
+        claimed = [each.elections.votes.pending_voters(each.latest.leader_epoch.epoch) for each in replicas]
+        for voters in (replicas[0].newest.voters, *(voters for each in claimed for voters in each)):
+            if 2 * len(self.lost.intersection(voters)) >= len(voters):
+                return  # it has lost its quorum for good, or that of an epoch that can have begun
         leaders = [each for each in logs if each.can_append]
         if len(leaders) != 1:
             raise Violation(f"{len(leaders)} brokers lead {self.labels[name]}")
         [leader] = leaders
-        ordered, replicas = state.replicas.of(topic, number), leader.replica.replicas
-        if ordered.is_changing or set(replicas) != set(ordered.replicas):
-            raise Violation(f"{self.labels[name]} has the replicas {replicas}, and {ordered} was ordered")
+        ordered, present = state.replicas.of(topic, number), leader.replica.replicas
+        if ordered.is_changing or set(present) != set(ordered.replicas):
+            raise Violation(f"{self.labels[name]} has the replicas {present}, and {ordered} was ordered")
         records = leader.records()
         counted = Counter(records)
         lost = self.histories[name].acknowledged - counted.keys()
@@ -188,7 +190,7 @@ class SimulatedCluster(Topics):
         if any(places[each] != self.offsets[each] for each in self.histories[name].acknowledged):
             raise Violation(f"{self.labels[name]}: acknowledged records have moved")
         for each in logs:
-            if each.broker.name in replicas and each.records() != records:
+            if each.broker.name in present and each.records() != records:
                 raise Violation(f"the replicas {leader.broker.name} and {each.broker.name} of {name} differ")
 
 

@@ -24,6 +24,7 @@ from dafka.broker.core.metadata.store_check import (
     add_start,
     complete_registration,
     find_problem,
+    takes_place,
 )
 from dafka.broker.core.positions import Offset
 
@@ -208,6 +209,25 @@ def test_a_store_with_a_problem_is_a_clone_if_another_start_runs_and_else_an_old
     unheard = StoreCheck(TIMEOUT_S)
     unheard.answered("a", claim, memory, 0.0)
     assert [unheard.find_problem(at) for at in (0.0, 2.0, 2.1)] == [None, None, expected]
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "age_s", "expected"),
+    [
+        (float("inf"), 2.9, None),
+        (float("inf"), 3.0, True),  # it was never heard
+        (0.0, 0.0, None),
+        (0.5, 3.4, None),  # what was heard can have been on its way
+        (0.5, 3.5, False),
+        (4.9, 7.8, None),
+        (4.9, 7.9, False),
+        (5.0, 5.0, True),
+    ],
+)
+def test_a_former_id_must_be_silent_for_long_and_runs_if_it_is_heard_late(
+    silent_s: float, age_s: float, *, expected: bool | None
+) -> None:
+    assert takes_place(silent_s, age_s) is expected
 
 
 def test_a_store_takes_the_place_of_its_former_id_unless_that_one_runs() -> None:
