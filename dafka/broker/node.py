@@ -327,9 +327,9 @@ class BrokerNode:
         """Return the logs of a topic that clients may use; empty if it does not exist."""
         return () if is_internal_topic(topic) else self.log_table.logs(topic)
 
-    def find_log(self, topic: str, number: int) -> Log | None:
-        """Return a log that clients may use; None if it does not exist."""
-        return self.log_table.find_client_log(topic, number)
+    def find_log(self, topic: str, number: int, topic_id: str | None = None) -> Log | None:
+        """Return a log that clients may use, of the topic with an id or with this name at present; None if none."""
+        return self.log_table.find_client_log(topic, number, topic_id)
 
     # Replicas
 

@@ -6,6 +6,7 @@ exists (KIP-392).
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import attrs
@@ -17,12 +18,12 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
-from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import BatchError, StorageError
-from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, name_of, refuse, split_unauthorized
+from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, may_use, refuse, split_unauthorized
 from dafka.kafka.apis.shared.leaders import LEADER_ERRORS, find_epoch_end, find_read_error, find_reader_error
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
-from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH
+from dafka.kafka.apis.shared.topic_ids import uses_topic_ids
+from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH, ApiKey
 from dafka.kafka.protocol.messages.logs import (
     AbortedTransaction,
     EpochEndOffset,
@@ -30,11 +31,14 @@ from dafka.kafka.protocol.messages.logs import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
     PartitionData,
 )
+from dafka.kafka.protocol.tables import NIL
 from dafka.kafka.server.cluster_view import NO_NODE
 from dafka.kafka.server.counters import count_records
-from dafka.kafka.server.fetch_sessions import LogProgress, SessionFetch
+from dafka.kafka.server.fetch_sessions import FetchedLog, LogProgress, SessionFetch
 from dafka.steady_clock import steady_now_ms
 
 RESPONSE_BYTES_MAX = 50 * 2**20
@@ -51,8 +55,9 @@ _TIMES_VERSION = 2
 
 @attrs.define
 class _Wanted:
-    """A client's request for one log."""
+    """A client's request for one log. The name of its topic is empty if there is no topic with the client's id."""
 
+    key: FetchedLog
     topic: str
     partition: FetchPartition
     log: Log | None
@@ -67,7 +72,7 @@ def _authorize(user: Permissions, context: RequestContext, request: FetchRequest
     """
 
     def is_permitted(each: Any) -> bool:
-        return user.may_read(name_of(context, each))
+        return may_use(context, each, user.may_read)
 
     refused = split_unauthorized(request, "topics", is_permitted)
     if refused and request.session_epoch > INITIAL_EPOCH:
@@ -95,8 +100,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         return FetchResponse(error_code=session.error_code, responses=[])
     while True:
         # During the wait, logs can be deleted and leaders can change.
-        find = context.broker.node.find_log
-        wanted = [_Wanted(log.topic, asked, find(log.topic, asked.partition)) for log, asked in session.wanted.items()]
+        wanted = [_find(context, log, asked) for log, asked in session.wanted.items()]
         if request.rack_id:
             cluster = context.view_cluster()
             for each in wanted:
@@ -115,6 +119,14 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
                 await advanced.wait()
 
 
+def _find(context: RequestContext, key: FetchedLog, asked: FetchPartition) -> _Wanted:
+    name = key.topic
+    if key.topic_id != NIL:
+        topic = context.find_topic(None, key.topic_id)
+        name = "" if topic is None else topic.name
+    return _Wanted(key, name, asked, context.find_log(name, key.topic_id, key.partition))
+
+
 def _withhold_ends(context: RequestContext, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
     """Replace empty results of logs that another broker could lead by now with an error.
 
@@ -129,14 +141,16 @@ def _withhold_ends(context: RequestContext, wanted: list[_Wanted], parts: list[P
 
 
 def _begin_session(context: RequestContext, request: FetchRequest) -> SessionFetch[FetchPartition]:
-    changed = {
-        TopicPartition(topic.topic, each.partition): each for topic in request.topics for each in topic.partitions
-    }
-    forgotten = [
-        TopicPartition(topic.topic, each) for topic in request.forgotten_topics_data for each in topic.partitions
-    ]
-    sessions = context.server.fetch_sessions
-    return sessions.begin(request.session_id, request.session_epoch, changed, forgotten, steady_now_ms())
+    uses_ids = uses_topic_ids(ApiKey.FETCH, context.header.api_version)
+
+    def key_of(topic: FetchTopic | ForgottenTopic, number: int) -> FetchedLog:
+        return FetchedLog("" if uses_ids else topic.topic, number, topic.topic_id)
+
+    changed = {key_of(topic, each.partition): each for topic in request.topics for each in topic.partitions}
+    forgotten = [key_of(topic, each) for topic in request.forgotten_topics_data for each in topic.partitions]
+    return context.server.fetch_sessions.begin(
+        request.session_id, request.session_epoch, changed, forgotten, steady_now_ms(), uses_ids=uses_ids
+    )
 
 
 def _is_urgent(part: PartitionData) -> bool:
@@ -170,7 +184,7 @@ async def _read_within_memory(
 async def _read(context: RequestContext, request: FetchRequest, wanted: _Wanted, bytes_max: int) -> PartitionData:
     log, known = wanted.log, wanted.partition.current_leader_epoch
     if log is None:
-        return _part(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _part(wanted, context.find_missing_error(wanted.topic))
     error = find_reader_error(log, known) or find_read_error(context, log, wanted.partition.last_fetched_epoch)
     if not error:
         epoch = log.leadership.epoch
@@ -257,17 +271,21 @@ def _respond(
 ) -> FetchResponse:
     results = [
         (
-            TopicPartition(each.topic, part.partition_index),
+            each.key,
             LogProgress(part.high_watermark, part.last_stable_offset, part.log_start_offset),
             bool(part.records) or _is_urgent(part),
         )
         for each, part in zip(wanted, parts, strict=True)
     ]
-    found = {partition: part for (partition, _, _), part in zip(results, parts, strict=True)}
-    topics: dict[str, list[PartitionData]] = {}
-    for partition in session.select_news(results):
-        topics.setdefault(partition.topic, []).append(found[partition])
-    responses = [FetchableTopicResponse(topic=topic, partitions=each) for topic, each in topics.items()]
+    found = {each.key: (each.topic, part) for each, part in zip(wanted, parts, strict=True)}
+    topics: dict[tuple[str, uuid.UUID], list[PartitionData]] = {}
+    for key in session.select_news(results):
+        topic, part = found[key]
+        topics.setdefault((topic, key.topic_id), []).append(part)
+    responses = [
+        FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=each)
+        for (topic, topic_id), each in topics.items()
+    ]
     leaders = [part.current_leader for part in parts]
     endpoints = context.view_cluster().describe_endpoints(leaders) if any(leaders) else []
     return FetchResponse(session_id=session.session_id, responses=responses, node_endpoints=endpoints)

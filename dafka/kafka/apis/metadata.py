@@ -26,7 +26,8 @@ from dafka.kafka.apis.shared.authorization import (
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.changes import make_change, requester_of
-from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
+from dafka.kafka.apis.shared.topic_ids import uuid_of
 from dafka.kafka.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,

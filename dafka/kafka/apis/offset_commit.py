@@ -14,7 +14,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.kafka.apis.shared.authorization import (
     GROUP_REFUSED,
     TOPIC_REFUSED,
-    name_of,
+    may_use,
     refuse,
     require_all,
     require_each,
@@ -24,17 +24,21 @@ from dafka.kafka.apis.shared.authorization import (
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, ResponsePatch, handles
-from dafka.kafka.protocol.constants import OFFSET_FETCH_GROUPS_VERSION
+from dafka.kafka.apis.shared.topic_ids import uses_topic_ids, uuid_of
+from dafka.kafka.protocol.constants import OFFSET_FETCH_GROUPS_VERSION, ApiKey
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -42,12 +46,14 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from dafka.kafka.protocol.tables import NIL
 
-_Topic = TypeVar("_Topic")
+_Part = TypeVar("_Part")
 
 _RETENTION_VERSIONS = range(2, 5)
 
@@ -68,7 +74,14 @@ async def commit_offsets(context: RequestContext, request: OffsetCommitRequest) 
         offsets=_offsets_of_known_logs(context, request),
     )
     errors = await context.broker.groups.commit_offsets(commit)
-    topics = _answer_each(request, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+    topics = [
+        OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=_answer_each(context, topic, errors, OffsetCommitResponsePartition),
+        )
+        for topic in request.topics
+    ]
     return OffsetCommitResponse(topics=topics)
 
 
@@ -89,7 +102,12 @@ async def commit_transaction_offsets(
     )
     producer = Producer(request.producer_id, request.producer_epoch)
     errors = await context.broker.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
-    topics = _answer_each(request, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+    topics = [
+        TxnOffsetCommitResponseTopic(
+            name=topic.name, partitions=_answer_each(context, topic, errors, TxnOffsetCommitResponsePartition)
+        )
+        for topic in request.topics
+    ]
     return TxnOffsetCommitResponse(topics=topics)
 
 
@@ -108,7 +126,7 @@ def _authorize_fetch(user: Permissions, context: RequestContext, request: Offset
 
 def _authorize_groups_fetch(user: Permissions, context: RequestContext, request: OffsetFetchRequest) -> ResponsePatch:
     def may_see(topic: Any) -> bool:
-        return user.may_see(name_of(context, topic))
+        return may_use(context, topic, user.may_see)
 
     refused = split_unauthorized(request, "groups", lambda each: user.may_use_group(each.group_id))
     hidden = {
@@ -133,14 +151,17 @@ async def fetch_offsets(context: RequestContext, request: OffsetFetchRequest) ->
     if context.header.api_version < OFFSET_FETCH_GROUPS_VERSION:
         asked = None if request.topics is None else _logs_in(request.topics)
         found, error = await _fetch(context, request.group_id, asked, is_stable=request.require_stable)
-        topics = _answer_fetch(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
+        topics = [
+            OffsetFetchResponseTopic(name=name, partitions=_answer_fetch(offsets, OffsetFetchResponsePartition))
+            for name, offsets in found.items()
+        ]
         return OffsetFetchResponse(topics=topics, error_code=error)
     groups = []
     for group in request.groups:
         asked = None if group.topics is None else _logs_in(group.topics)
         found, error = await _fetch(context, group.group_id, asked, is_stable=request.require_stable)
-        parts = _answer_fetch(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
-        groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=parts, error_code=error))
+        topics_of_group = _answer_group(context, group, found)
+        groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics_of_group, error_code=error))
     return OffsetFetchResponse(groups=groups)
 
 
@@ -168,58 +189,68 @@ async def delete_offsets(context: RequestContext, request: OffsetDeleteRequest) 
     if result.error_code:
         return OffsetDeleteResponse(error_code=result.error_code, topics=[])
     errors = {**dict.fromkeys(logs, ErrorCode.NONE), **result.partitions}
-    topics = _answer_each(request, errors, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+    topics = [
+        OffsetDeleteResponseTopic(
+            name=topic.name, partitions=_answer_each(context, topic, errors, OffsetDeleteResponsePartition)
+        )
+        for topic in request.topics
+    ]
     return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics)
 
 
 def _answer_each(
-    request: OffsetCommitRequest | TxnOffsetCommitRequest | OffsetDeleteRequest,
+    context: RequestContext,
+    topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic | OffsetDeleteRequestTopic,
     errors: Mapping[TopicPartition, ErrorCode],
-    make_topic: Callable[..., _Topic],
-    make_partition: Callable[..., Any],
-) -> list[_Topic]:
-    """Return the error code of each log in a request. Logs without an entry do not exist."""
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    make_partition: Callable[..., _Part],
+) -> list[_Part]:
+    """Return the error code of each log of a topic in a request. Logs without an entry do not exist."""
+    missing = context.find_missing_error(topic.name)
     return [
-        make_topic(
-            name=topic.name,
-            partitions=[
-                make_partition(
-                    partition_index=each.partition_index,
-                    error_code=errors.get(TopicPartition(topic.name, each.partition_index), unknown),
-                )
-                for each in topic.partitions
-            ],
+        make_partition(
+            partition_index=each.partition_index,
+            error_code=errors.get(TopicPartition(topic.name, each.partition_index), missing),
         )
-        for topic in request.topics
+        for each in topic.partitions
     ]
 
 
-def _answer_fetch(
-    found: Mapping[str, Mapping[int, FetchedOffset]],
-    make_topic: Callable[..., _Topic],
-    make_partition: Callable[..., Any],
-) -> list[_Topic]:
+def _answer_fetch(offsets: Mapping[int, FetchedOffset], make_partition: Callable[..., _Part]) -> list[_Part]:
     return [
-        make_topic(
-            name=topic,
-            partitions=[
-                make_partition(
-                    partition_index=number,
-                    committed_offset=each.offset,
-                    committed_leader_epoch=each.leader_epoch,
-                    metadata=each.metadata,
-                    error_code=each.error_code,
-                )
-                for number, each in offsets.items()
-            ],
+        make_partition(
+            partition_index=number,
+            committed_offset=each.offset,
+            committed_leader_epoch=each.leader_epoch,
+            metadata=each.metadata,
+            error_code=each.error_code,
         )
-        for topic, offsets in found.items()
+        for number, each in offsets.items()
     ]
+
+
+def _answer_group(
+    context: RequestContext, group: OffsetFetchRequestGroup, found: Mapping[str, Mapping[int, FetchedOffset]]
+) -> list[OffsetFetchResponseTopics]:
+    """Return the offsets of a group, by topic. Topics without an id are left out where clients name topics by id."""
+    uses_ids = uses_topic_ids(ApiKey.OFFSET_FETCH, context.header.api_version)
+    answered = []
+    for name, offsets in found.items():
+        topic = context.broker.node.find_topic(name)
+        if topic is not None or not uses_ids:
+            topic_id = NIL if topic is None else uuid_of(topic)
+            parts = _answer_fetch(offsets, OffsetFetchResponsePartitions)
+            answered.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=parts))
+    if uses_ids:
+        unknown = [each for each in group.topics or () if not each.name]
+        answered += [
+            refuse(OffsetFetchResponseTopics, each, ErrorCode.UNKNOWN_TOPIC_ID, committed_offset=-1, metadata="")
+            for each in unknown
+        ]
+    return answered
 
 
 def _logs_in(topics: Iterable[Any]) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
+    return [TopicPartition(topic.name, number) for topic in topics if topic.name for number in topic.partition_indexes]
 
 
 def _offsets_of_known_logs(

@@ -32,7 +32,7 @@ from dafka.kafka.apis.shared.authorization import (
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
     add_refused,
-    name_of,
+    may_use,
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, Decision, RequestContext
@@ -43,6 +43,7 @@ from dafka.kafka.protocol.messages.logs import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -63,7 +64,7 @@ def _authorize(user: Permissions, context: RequestContext, request: ProduceReque
     if name is not None and not user.may_use_transaction(name):
         refused, error = split_unauthorized(request, "topic_data", lambda _: False), TRANSACTION_REFUSED
     else:
-        refused = split_unauthorized(request, "topic_data", lambda each: user.may_write(name_of(context, each)))
+        refused = split_unauthorized(request, "topic_data", lambda each: may_use(context, each, user.may_write))
         error = TOPIC_REFUSED
     return add_refused(refused, "responses", error, base_offset=-1)
 
@@ -80,22 +81,21 @@ async def begin_produce(
     None with acks=0.
     """
     pending = [
-        (topic.name, [await _append(context, request, topic.name, each) for each in topic.partition_data])
-        for topic in request.topic_data
+        [await _append(context, request, topic, each) for each in topic.partition_data] for topic in request.topic_data
     ]
 
     async def wait() -> ProduceResponse | None:
         timeout_s = max(request.timeout_ms, 0) / 1000 if request.acks else float("inf")
         deadline = trio.current_time() + timeout_s
         responses = []
-        for (name, waits), topic in zip(pending, request.topic_data, strict=True):
+        for waits, topic in zip(pending, request.topic_data, strict=True):
             parts = []
             for each, data in zip(waits, topic.partition_data, strict=True):
                 part = _answer(data.index, ErrorCode.REQUEST_TIMED_OUT)
                 with trio.move_on_at(deadline), suppress(OutcomeUnknownError):
                     part = await (each() if request.acks else _wait_unasked(context, each))
                 parts.append(part)
-            responses.append(TopicProduceResponse(name=name, partition_responses=parts))
+            responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts))
         if request.acks:
             leaders = [part.current_leader for topic in responses for part in topic.partition_responses]
             endpoints = context.view_cluster().describe_endpoints(leaders) if any(leaders) else []
@@ -116,15 +116,17 @@ async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionP
         raise ProduceRefusedError(str(error)) from None
 
 
-async def _append(context: RequestContext, request: ProduceRequest, topic: str, data: PartitionProduceData) -> Pending:
+async def _append(
+    context: RequestContext, request: ProduceRequest, topic: TopicProduceData, data: PartitionProduceData
+) -> Pending:
     node, problem = context.broker.node, ""
     try:
         await node.storage.wait_capacity()  # for the records of one log, because they can be compressed
     except StorageError as error:
         problem = str(error)
-    log = node.find_log(topic, data.index)
+    log = context.find_log(topic.name, topic.topic_id, data.index)
     if log is None:
-        return _refuse(data.index, AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return _refuse(data.index, AppendRefusedError(context.find_missing_error(topic.name)))
     waits_for_all = request.acks == _ALL
     name, appender = request.transactional_id or "", context.broker.appender
     try:

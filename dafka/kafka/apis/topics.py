@@ -13,7 +13,8 @@ from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
 from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, add_refused, name_of, require_each, split_unauthorized
 from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
-from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles, uuid_of
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
+from dafka.kafka.apis.shared.topic_ids import uuid_of
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,

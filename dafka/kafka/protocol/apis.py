@@ -34,14 +34,13 @@ DESCRIBED: Mapping[int, Versions] = MappingProxyType({key: each.VERSIONS for key
 
 ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
     {
-        # From 0 on, or librdkafka does not compress (confluentinc/librdkafka#5130). From 12 on, a transaction gets its
-        # partitions by producing; from 13 on, topics have ids.
-        ApiKey.PRODUCE: Versions(0, 11),
-        ApiKey.FETCH: Versions(0, 12),  # from 13 on, topics have ids
+        # From 0 on, or librdkafka does not compress (confluentinc/librdkafka#5130).
+        ApiKey.PRODUCE: Versions(0, 13),
+        ApiKey.FETCH: Versions(0, 18),
         ApiKey.LIST_OFFSETS: Versions(1, 11),
         ApiKey.METADATA: Versions(0, 13),
-        ApiKey.OFFSET_COMMIT: Versions(1, 9),  # from 10 on, topics have ids
-        ApiKey.OFFSET_FETCH: Versions(1, 9),  # from 10 on, topics have ids
+        ApiKey.OFFSET_COMMIT: Versions(1, 10),
+        ApiKey.OFFSET_FETCH: Versions(1, 10),
         ApiKey.FIND_COORDINATOR: Versions(0, 5),  # 6 is for share groups
         ApiKey.JOIN_GROUP: Versions(0, 9),
         ApiKey.HEARTBEAT: Versions(0, 4),

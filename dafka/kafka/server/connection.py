@@ -22,6 +22,7 @@ from dafka.kafka.apis import OFFERED, SERVED
 from dafka.kafka.apis.features import add_features
 from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
 from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, HANDLERS, Decision, RequestContext, ResponsePatch
+from dafka.kafka.apis.shared.topic_ids import name_topics
 from dafka.kafka.protocol.apis import advertise
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import (
@@ -262,6 +263,7 @@ class Connection:
 
     async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
         context = RequestContext(self._server, header, self._host, self._endpoint, self._source)
+        name_topics(self._server.broker.node.log_table, header.api_version, request)
         decision = self._authorize(context, request)
         if isinstance(decision, Response):
             await self._answer(header, decision, begun)

@@ -7,14 +7,15 @@ logs whose position has changed, and logs to forget. Their responses leave out u
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.topic_partition import TopicPartition
 from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH
+from dafka.kafka.protocol.tables import NIL
 
 _T = TypeVar("_T")
 
@@ -22,6 +23,14 @@ NO_SESSION = 0
 """The session id for no session."""
 
 _EPOCH_MAX = 2**31 - 1
+
+
+class FetchedLog(NamedTuple):
+    """A log as its client names it: by the name of its topic, or by the topic's id and an empty name."""
+
+    topic: str
+    partition: int
+    topic_id: uuid.UUID = NIL
 
 
 class LogProgress(NamedTuple):
@@ -36,15 +45,17 @@ class LogProgress(NamedTuple):
 class _Session(Generic[_T]):
     """The state of a session.
 
-    `epoch` is that of its next request. `wanted` has the client's request for each log; logs whose records were
-    returned last come last. `sent` is the progress of each log in the last response that had it.
+    `epoch` is that of its next request. All requests name topics by id if it `uses_ids`. `wanted` has the client's
+    request for each log; logs whose records were returned last come last. `sent` is the progress of each log in the
+    last response that had it.
     """
 
     session_id: int
     epoch: int
     used_at_ms: int
-    wanted: dict[TopicPartition, _T]
-    sent: dict[TopicPartition, LogProgress] = attrs.field(factory=dict)
+    uses_ids: bool
+    wanted: dict[FetchedLog, _T]
+    sent: dict[FetchedLog, LogProgress] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
@@ -53,11 +64,11 @@ class SessionFetch(Generic[_T]):
 
     error_code: ErrorCode
     session_id: int = NO_SESSION
-    wanted: Mapping[TopicPartition, _T] = attrs.field(factory=dict)
+    wanted: Mapping[FetchedLog, _T] = attrs.field(factory=dict)
     _session: _Session[_T] | None = None
     _is_full: bool = True
 
-    def select_news(self, results: Sequence[tuple[TopicPartition, LogProgress, bool]]) -> Sequence[TopicPartition]:
+    def select_news(self, results: Sequence[tuple[FetchedLog, LogProgress, bool]]) -> Sequence[FetchedLog]:
         """Return the logs that the response must contain: all logs for a full request, otherwise the logs with news.
 
         Each result is a log that was read, its progress, and whether it has records or an error.
@@ -99,24 +110,28 @@ class FetchSessions(Generic[_T]):
         self,
         session_id: int,
         epoch: int,
-        changed: Mapping[TopicPartition, _T],
-        forgotten: Iterable[TopicPartition],
+        changed: Mapping[FetchedLog, _T],
+        forgotten: Iterable[FetchedLog],
         time_ms: int,
+        *,
+        uses_ids: bool = False,
     ) -> SessionFetch[_T]:
         """Complete a request with the session id and epoch from its session.
 
-        `changed` is the client's request for each log that it names; `forgotten` logs are removed from the session.
+        `changed` is the client's request for each log that it names; `forgotten` logs are removed from the session. The
+        request names topics by id if it `uses_ids`.
         """
         if epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
             self._close(session_id)
-            session = self._open(changed, time_ms) if epoch == INITIAL_EPOCH else None
+            session = self._open(changed, time_ms, uses_ids) if epoch == INITIAL_EPOCH else None
             opened = (NO_SESSION, changed) if session is None else (session.session_id, dict(session.wanted))
             return SessionFetch(ErrorCode.NONE, *opened, session)
         session = self._sessions.get(session_id)
         if session is None:
             return SessionFetch(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if epoch != session.epoch:
-            return SessionFetch(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if epoch != session.epoch or uses_ids is not session.uses_ids:
+            invalid = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return SessionFetch(invalid if epoch != session.epoch else ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         added = len(changed.keys() - session.wanted.keys())
         if self._partitions + added > self._partitions_max:
             self._close(session_id)
@@ -130,9 +145,7 @@ class FetchSessions(Generic[_T]):
         self._sessions[session_id] = self._sessions.pop(session_id)
         return SessionFetch(ErrorCode.NONE, session_id, dict(session.wanted), session, False)
 
-    def _change(
-        self, session: _Session[_T], changed: Mapping[TopicPartition, _T], forgotten: Iterable[TopicPartition]
-    ) -> None:
+    def _change(self, session: _Session[_T], changed: Mapping[FetchedLog, _T], forgotten: Iterable[FetchedLog]) -> None:
         self._partitions -= len(session.wanted)
         session.wanted.update(changed)
         for log in forgotten:
@@ -140,7 +153,7 @@ class FetchSessions(Generic[_T]):
             session.sent.pop(log, None)
         self._partitions += len(session.wanted)
 
-    def _open(self, wanted: Mapping[TopicPartition, _T], time_ms: int) -> _Session[_T] | None:
+    def _open(self, wanted: Mapping[FetchedLog, _T], time_ms: int, uses_ids: bool) -> _Session[_T] | None:
         """Open a session; None if there are too many."""
         if not wanted:
             return None
@@ -154,7 +167,7 @@ class FetchSessions(Generic[_T]):
         session_id = self._draw_id()
         while session_id in self._sessions:
             session_id = self._draw_id()
-        session = self._sessions[session_id] = _Session(session_id, 1, time_ms, dict(wanted))
+        session = self._sessions[session_id] = _Session(session_id, 1, time_ms, uses_ids, dict(wanted))
         self._partitions += len(wanted)
         return session
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 
@@ -155,8 +156,8 @@ LEVEL = {"feature": "metadata.version", "max_version_level": 1}
 SOON, DONE = {"timeout_ms": 1000}, {"validate_only": False}
 
 CALLS = [
-    row("PRODUCE 0-11", (WRITE,), PRODUCED),
-    row("PRODUCE 3-11", (TRANSACTION, WRITE), PRODUCED | IN_TRANSACTION),
+    row("PRODUCE 0-12", (WRITE,), PRODUCED),
+    row("PRODUCE 3-12", (TRANSACTION, WRITE), PRODUCED | IN_TRANSACTION),
     row("FETCH 0-12", (READ,), {**FETCHED, "max_wait_ms": 10**7, "min_bytes": 1}),
     row("LIST_OFFSETS 1-11", (SEE,), {**topics(**part(partition_index=0, timestamp=-1)), "replica_id": -1}),
     row("METADATA 0-13", (SEE,), topics()),
@@ -210,6 +211,16 @@ CALLS = [
     row("DESCRIBE_TOPIC_PARTITIONS 0-0", (SEE,), topics()),
 ]
 
+BY_ID = [
+    row("PRODUCE 13-13", (WRITE,), PRODUCED),
+    row("PRODUCE 13-13", (TRANSACTION, WRITE), PRODUCED | IN_TRANSACTION),
+    row("FETCH 13-18", (READ,), {**FETCHED, "max_wait_ms": 10**7, "min_bytes": 1}),
+    row("OFFSET_COMMIT 10-10", (GROUP, READ), COMMITTED),
+    row("OFFSET_FETCH 10-10", (GROUP, SEE), {"groups": [IN_GROUP | INDEXES]}),
+    row("OFFSET_FETCH 10-10", (GROUP,), {"groups": Each({**IN_GROUP, "topics": None})}),
+]
+"""Requests that name topics by id."""
+
 
 class Listing(NamedTuple):
     """A row: a request that everybody may send, and whose response leaves out what a user may not see."""
@@ -244,7 +255,7 @@ BEFORE_LOGIN = {
 
 
 def test_every_api_and_version_is_in_the_table() -> None:
-    rows = [(each.api, each.versions) for each in CALLS] + [(each.api, each.versions) for each in LISTINGS]
+    rows = [(each.api, each.versions) for each in (*CALLS, *BY_ID, *LISTINGS)]
     rows += [(api, each) for api, (each, _) in FOR_EVERYBODY.items()] + list(BEFORE_LOGIN.items())
     written = {(api, version) for api, several in rows for version in several}
     offered = {(key, version) for key, each in OFFERED.items() for version in versions(each.first, each.last)}
@@ -398,6 +409,43 @@ def test_what_is_refused_beside_what_is_permitted_affects_only_itself(door: Door
     assert state_of(door)[0].get(beside.topic) == before
 
 
+def identify(values: Any, ids: dict[str, UUID]) -> Any:
+    """Return the values of a request with the ids of its topics instead of their names."""
+    if isinstance(values, list):
+        return [identify(each, ids) for each in values]
+    if not isinstance(values, dict):
+        return values
+    found = {key: identify(each, ids) for key, each in values.items()}
+    names = found.keys() & {"name", "topic"}
+    return found | {"topic_id": ids[found.pop(names.pop())]} if names else found
+
+
+def ids_of_topics(door: Door, client: Client) -> dict[str, UUID]:
+    door.permit(anne=EVERYTHING)
+    return {each["name"]: each["topic_id"] for each in client.ask(ApiKey.METADATA, 12, topics=None)["topics"]}
+
+
+@pytest.mark.parametrize("call", named(BY_ID))
+def test_topic_that_is_named_by_its_id_needs_the_same_permissions(door: Door, client: Client, call: Call) -> None:
+    ids = {**ids_of_topics(door, client), ABSENT.topic: UUID(int=1)}
+
+    def errors(version: int, *all_names: Names) -> set[int]:
+        return errors_in(client.ask(call.api, version, **identify(call.values([*all_names]), ids)))
+
+    for version in call.versions:
+        for chosen in product(*(need.permissions for need in call.needs)):
+            door.permit(anne=exactly(call.needs, chosen, EXISTING))
+            assert not errors(version, EXISTING) & REFUSALS, version
+        before = state_of(door)
+        for need in call.needs:
+            door.permit(anne=all_but(need, EXISTING))
+            assert errors(version, EXISTING) == {need.error}, version
+            if need.resource == "topic":
+                unknown = {ErrorCode.UNKNOWN_TOPIC_ID}
+                assert errors(version, EXISTING._replace(topic=ABSENT.topic)) == unknown, version
+        assert state_of(door) == before
+
+
 def items_in(answer: Values) -> list[Values]:
     """Return the items of the lists of a response; those of topics in groups, too."""
     lists = [
@@ -423,12 +471,13 @@ def test_a_list_shows_what_is_permitted_and_nothing_else(door: Door, client: Cli
 
 def test_all_offsets_of_a_group_are_those_of_visible_topics(door: Door, client: Client) -> None:
     group = {"group_id": EXISTING.group, "topics": None}
+    shown = (EXISTING.topic.encode(), ids_of_topics(door, client)[EXISTING.topic].bytes)
     permitted = [(exactly((GROUP, SEE), ("groups", each), EXISTING), True) for each in SEE.permissions]
     for permissions, expected in (*permitted, (all_but(SEE, EXISTING), False)):
         door.permit(anne=permissions)
-        for version in versions(2, 9):
+        for version in versions(2, 10):
             frame = client.exchange(ApiKey.OFFSET_FETCH, version, **(group if version < 8 else {"groups": [group]}))
-            assert (EXISTING.topic.encode() in frame) is expected, version
+            assert any(each in frame for each in shown) is expected, version
 
 
 @pytest.mark.parametrize("api", FOR_EVERYBODY)
@@ -482,9 +531,7 @@ def test_a_transaction_gets_all_of_its_topics_or_none(door: Door, client: Client
 
 
 def test_topic_that_is_asked_by_an_id_is_hidden_like_one_that_does_not_exist(door: Door, client: Client) -> None:
-    door.permit(anne=EVERYTHING)
-    known = client.ask(ApiKey.METADATA, 12, topics=None)
-    topic_id = next(each["topic_id"] for each in known["topics"] if each["name"] == EXISTING.topic)
+    topic_id = ids_of_topics(door, client)[EXISTING.topic]
     other_id = type(topic_id)(int=topic_id.int ^ 1)
     before = state_of(door)
     door.permit(anne=all_but(SEE, EXISTING))

@@ -133,7 +133,7 @@ class TestApiVersions:
     def test_response_header_never_has_tags(self) -> None:
         header = RequestHeader(ApiKey.API_VERSIONS, 3, 5, None)
         frame = frame_of(encode_response(header, advertise([ApiKey.PRODUCE])))
-        assert frame == bytes.fromhex("00000005 0000 02 0000 0000 000b 00 00000000 00")
+        assert frame == bytes.fromhex("00000005 0000 02 0000 0000 000d 00 00000000 00")
         assert decode_response(frame, ApiVersionsResponse, 3) == advertise([ApiKey.PRODUCE])
 
     def test_newer_request_is_answered_in_version_0(self) -> None:
@@ -143,7 +143,7 @@ class TestApiVersions:
         with pytest.raises(UnsupportedRequestError) as caught:
             decode_request(newer)
         answer = encode_unsupported(caught.value, [ApiKey.FETCH, ApiKey.API_VERSIONS])
-        assert answer == bytes.fromhex("00000016 00000005 0023 00000002 0001 0000 000c 0012 0000 0004")
+        assert answer == bytes.fromhex("00000016 00000005 0023 00000002 0001 0000 0012 0012 0000 0004")
 
     def test_other_unsupported_requests_have_no_answer(self) -> None:
         with pytest.raises(

@@ -11,21 +11,20 @@ import attrs
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.topic_partition import TopicPartition
-from dafka.kafka.server.fetch_sessions import FetchSessions, LogProgress, SessionFetch
+from dafka.kafka.server.fetch_sessions import FetchedLog, FetchSessions, LogProgress, SessionFetch
 
 
 def test_epochs_begin_again_with_1() -> None:
     sessions = FetchSessions[int](lambda: 1)
-    sessions.begin(0, 0, {TopicPartition("orders", 0): 0}, [], 0)
+    sessions.begin(0, 0, {FetchedLog("orders", 0): 0}, [], 0)
     sessions._sessions[1].epoch = 2**31 - 1
     assert sessions.begin(1, 2**31 - 1, {}, [], 0).error_code == ErrorCode.NONE
     assert sessions.begin(1, 1, {}, [], 0).error_code == ErrorCode.NONE
 
 
-Wanted: TypeAlias = dict[TopicPartition, int]
+Wanted: TypeAlias = dict[FetchedLog, int]
 
-LOGS = [TopicPartition("orders", number) for number in range(4)]
+LOGS = [FetchedLog("orders", number) for number in range(4)]
 SESSIONS_MAX, PARTITIONS_MAX, IDLE_MS = 3, 8, 50
 PROGRESS = [LogProgress(0, 0, 0), LogProgress(1, 0, 0), LogProgress(0, 1, 0), LogProgress(0, 0, 1)]
 
@@ -37,9 +36,9 @@ class Session:
     wanted: Wanted
     used_at_ms: int
     epoch: int = 1
-    sent: dict[TopicPartition, LogProgress] = attrs.field(factory=dict)
+    sent: dict[FetchedLog, LogProgress] = attrs.field(factory=dict)
 
-    def select(self, results: list[tuple[TopicPartition, LogProgress, bool]], *, is_full: bool) -> list[TopicPartition]:
+    def select(self, results: list[tuple[FetchedLog, LogProgress, bool]], *, is_full: bool) -> list[FetchedLog]:
         news = [log for log, progress, is_news in results if is_full or is_news or self.sent.get(log) != progress]
         known = [each for each in results if each[0] in self.wanted]  # a later request can have forgotten the others
         self.sent.update({log: progress for log, progress, _ in known})
@@ -81,7 +80,7 @@ class Model:
         return session_id
 
     def begin(
-        self, session_id: int, epoch: int, changed: Wanted, forgotten: list[TopicPartition], time_ms: int
+        self, session_id: int, epoch: int, changed: Wanted, forgotten: list[FetchedLog], time_ms: int
     ) -> tuple[ErrorCode, int, Wanted]:
         """Return the error, the session's id, and what is read."""
         if epoch in {-1, 0}:
@@ -132,7 +131,7 @@ def test_any_history_of_sessions_follows_the_model(seed: int) -> None:
         def answer(
             found: SessionFetch[int] = found,
             session: Session | None = session,
-            results: list[tuple[TopicPartition, LogProgress, bool]] = results,
+            results: list[tuple[FetchedLog, LogProgress, bool]] = results,
             is_full: bool = epoch == 0,
         ) -> None:
             logs = [log for log, _, _ in results]

@@ -47,6 +47,7 @@ class LogTable:
         self.unwritten: dict[Log, None] = {}
         self._identity = identity
         self._logs: dict[str, list[Log]] = {}
+        self._names: dict[str, str] = {}
 
     def all_logs(self) -> list[Log]:
         """Return the logs of all topics."""
@@ -70,9 +71,13 @@ class LogTable:
         """Return a topic that clients may use; None if there is none."""
         return None if is_internal_topic(name) else self.topics.get(name)
 
-    def find_client_log(self, topic: str, number: int) -> Log | None:
-        """Return a log that clients may use; None if there is none."""
-        return None if is_internal_topic(topic) else self.find_log(topic, number)
+    def find_client_topic_by_id(self, topic_id: str) -> Topic | None:
+        """Return the topic with an id, if clients may use it; None if there is none."""
+        return self.find_client_topic(self._names.get(topic_id, ""))
+
+    def find_client_log(self, topic: str, number: int, topic_id: str | None = None) -> Log | None:
+        """Return a log that clients may use; see `find_log`."""
+        return None if is_internal_topic(topic) else self.find_log(topic, number, topic_id)
 
     def is_leader_partition(self, partition: Partition) -> bool:
         """Return whether a partition is the leader partition of one of the broker's logs."""
@@ -81,6 +86,7 @@ class LogTable:
     def add_topic(self, topic: Topic) -> None:
         """Add a topic, or change one: it can get more logs and other settings."""
         self.topics[topic.name] = topic
+        self._names[topic.topic_id] = topic.name
         logs = self._logs.setdefault(topic.name, [])
         if 0 < len(logs) < topic.log_count:
             self._close_runs(logs)
@@ -137,7 +143,7 @@ class LogTable:
 
     def remove_topic(self, name: str) -> list[Log]:
         """Remove a topic. Return its logs, whose partitions the caller deletes."""
-        del self.topics[name]
+        del self._names[self.topics.pop(name).topic_id]
         logs = self._logs.pop(name)
         for log in logs:
             self.led.pop(log.leader_partition, None)

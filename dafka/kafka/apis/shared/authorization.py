@@ -7,6 +7,7 @@ permitted, a response if nothing is, and otherwise a function that adds the refu
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from dafka.broker.access.permissions import Permissions
@@ -77,7 +78,7 @@ def require_each(
     """
 
     def authorize(user: Permissions, context: RequestContext, request: Request) -> Decision:
-        refused = split_unauthorized(request, field, lambda part: is_permitted(user, name_of(context, part)))
+        refused = split_unauthorized(request, field, lambda part: may_use(context, part, partial(is_permitted, user)))
         return add_refused(refused, answers or field, error, **values)
 
     return authorize
@@ -108,6 +109,15 @@ def name_of(context: RequestContext, part: Any) -> str:
         return name or ""
     topic = context.find_topic(None, topic_id)
     return "" if topic is None else topic.name
+
+
+def may_use(context: RequestContext, part: Any, is_permitted: Callable[[str], bool]) -> bool:
+    """Return whether a part of a request is permitted; see `name_of`.
+
+    A topic that is given by the id of no topic is permitted: its error shows that it does not exist.
+    """
+    name = name_of(context, part)
+    return is_permitted(name) or (not name and getattr(part, "topic_id", NIL) != NIL)
 
 
 def split_unauthorized(request: Any, field: str, is_permitted: Callable[[Any], bool]) -> list[Any]:

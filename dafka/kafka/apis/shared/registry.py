@@ -10,10 +10,13 @@ import attrs
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.broker import Broker
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
+from dafka.kafka.apis.shared.topic_ids import find_by_id, id_of, uses_topic_ids
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader
-from dafka.kafka.protocol.tables import Request, Response
+from dafka.kafka.protocol.tables import NIL, Request, Response
 from dafka.kafka.server.cluster_view import ClusterView
 from dafka.kafka.server.kafka_server import KafkaServer
 
@@ -63,16 +66,18 @@ class RequestContext:
         return ClusterView(node.brokers, self.endpoint, node.cluster_id, node.controller_address)
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
-        """Return a topic by name, or by id if the name is empty; None if it does not exist."""
+        """Return a topic by name, or by id if there is no name; None if it does not exist."""
         node = self.broker.node
-        if name is not None:
-            return node.find_topic(name)
-        return next((each for each in node.topics.values() if uuid_of(each) == topic_id), None)
+        return find_by_id(node.log_table, topic_id) if name is None else node.find_topic(name)
 
+    def find_log(self, name: str, topic_id: uuid.UUID, number: int) -> Log | None:
+        """Return a log of the topic with a name, and with an id unless that is `NIL`; None if it does not exist."""
+        return self.broker.node.find_log(name, number, None if topic_id == NIL else id_of(topic_id))
 
-def uuid_of(topic: Topic) -> uuid.UUID:
-    """Return the id of a topic as clients see it."""
-    return uuid.UUID(int=int(topic.topic_id, 16))
+    def find_missing_error(self, name: str) -> ErrorCode:
+        """Return the error for a log that does not exist. The name of its topic is empty if its id is unknown."""
+        is_by_id = not name and uses_topic_ids(self.header.api_key, self.header.api_version)
+        return ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def handles(
