@@ -60,13 +60,15 @@ NOTES = {
     "without it",
     ApiKey.DESCRIBE_LOG_DIRS: "the storage, with the logs that the broker keeps; sizes without compression",
     ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, where users are configured",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "groups with `group.protocol=consumer` (KIP-848): the assignors `uniform` and "
+    "`range`, static members, regular expressions of RE2; a group changes its type while its clients are upgraded or "
+    "downgraded; from the feature level 2 on",
     ApiKey.LIST_TRANSACTIONS: "without patterns of names",
     ApiKey.LIST_CONFIG_RESOURCES: "topics and the broker",
 }
 """Remarks on the APIs that are served."""
 
 NOT_SERVED = (
-    ("ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69)", "clients use the classic protocol of groups"),
     ("DescribeAcls, CreateAcls, DeleteAcls (29-31)", "`dafka user` gives users their permissions"),
     ("DescribeUserScramCredentials, AlterUserScramCredentials (50, 51)", "`dafka user` keeps the users"),
     ("CreateDelegationToken and the others for tokens (38-41)", "there are no tokens"),

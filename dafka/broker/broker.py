@@ -20,6 +20,7 @@ from dafka.broker.connections.tcp_server import Stopping
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
+from dafka.broker.coordinator.group_topics import GroupTopics
 from dafka.broker.coordinator.groups import GroupCoordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.coordinator.transactions import TransactionCoordinators
@@ -154,6 +155,7 @@ class Broker:
     def _make_shard(self, log: Log) -> CoordinatorShard:
         node, kafka = self.node, self.config.kafka
         groups = GroupSettings(
+            group_consumer_session_timeout_ms=kafka.consumer_session_timeout_ms,
             group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,
             group_min_session_timeout_ms=kafka.session_timeout_min_ms,
             groups_max=GroupSettings().groups_max // SHARDS,
@@ -165,7 +167,7 @@ class Broker:
             node.storage.waits,
             node.leases,
             node.tables.state.deleted_ids,
-            GroupCoordinator(groups, lambda: str(uuid.uuid4())),
+            GroupCoordinator(groups, lambda: str(uuid.uuid4()), GroupTopics(node.log_table)),
             TransactionCoordinator(transactions, ProducerIds(log.number, SHARDS)),
             self.participants.end,
         )

@@ -403,6 +403,15 @@ class KafkaConfig:
     session_timeout_min_ms: int = attrs.field(default=6000, converter=to_milliseconds, validator=check_milliseconds(1))
     """The shortest session timeout that a member of a group can request. Kafka calls it
     `group.min.session.timeout.ms`."""
+    consumer_session_timeout_ms: int = attrs.field(
+        default=45_000, converter=to_milliseconds, validator=check_milliseconds(1)
+    )
+    """How long a member of a group with `group.protocol=consumer` can be silent before it is removed. Kafka calls it
+    `group.consumer.session.timeout.ms`."""
+    consumer_heartbeat_interval_ms: int = attrs.field(
+        default=5000, converter=to_milliseconds, validator=check_milliseconds(1)
+    )
+    """How often such a member sends a heartbeat. Kafka calls it `group.consumer.heartbeat.interval.ms`."""
 
 
 @attrs.frozen(kw_only=True)

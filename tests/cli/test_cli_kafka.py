@@ -112,7 +112,9 @@ def test_groups_are_described_reset_and_deleted(broker: Broker) -> None:
     messages = [Message(b"%d" % n, timestamp=time) for n, time in enumerate(TIMES)]
     Confluent().write(broker.servers, "grouped", messages, "none")
     Confluent().read(broker.servers, "grouped", 10, "readers")
-    assert {"group": "readers", "state": "Empty", "type": "consumer"} in broker.lines("group", "list")
+    assert {"group": "readers", "state": "Empty", "type": "classic", "protocol": "consumer"} in broker.lines(
+        "group", "list"
+    )
 
     def offset() -> Any:
         (found,) = broker.lines("group", "describe", "readers")

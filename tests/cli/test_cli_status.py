@@ -19,7 +19,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, encode_broker
-from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
+from dafka.broker.core.metadata.features import SUPPORTED, FeatureLevels, FeatureSupport
 from dafka.cli import main
 from dafka.cli.kafka.cluster_verify import find_differing
 from dafka.cli.status import ClusterBrokers, broker_faults, read_brokers
@@ -42,6 +42,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "status.md"
 
 
 FORGOTTEN_S = 5.0
+LEVEL = SUPPORTED.levels.highest
 """Seconds after which a tower has forgotten the node of an earlier command."""
 
 
@@ -422,7 +423,7 @@ async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
         cluster_id = webs[0].broker.node.cluster_id
         result = await run("cluster", "status", *http(webs[0]))
         first, level, voters, *_ = result.stdout.splitlines()
-        assert level == "feature level: 1"
+        assert level == f"feature level: {LEVEL}"
         assert first == f"cluster {cluster_id}: open, broker {numbers[controller]} is the controller"
         assert voters == f"voters on metadata: {numbers[controller]}; changes need 1 of 1"
         webs[2].kill()
@@ -443,26 +444,31 @@ async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
 async def test_the_feature_level_is_raised_when_all_brokers_support_another_one() -> None:
     async with open_webs(2, FAST) as webs:
         for options, status, output in [
-            ("--dry-run", 0, "the cluster has the feature level 1 already"),
-            ("--to=2 --dry-run", 2, "the feature level 2 is not supported by broker 0, broker 1: update dafka there"),
-            ("--to=2 --yes", 2, "the feature level 2 is not supported by broker 0, broker 1: update dafka there"),
+            ("--dry-run", 0, f"the cluster has the feature level {LEVEL} already"),
+            (
+                f"--to={LEVEL + 1} --dry-run",
+                2,
+                f"the feature level {LEVEL + 1} is not supported by broker 0, broker 1: ",
+            ),
+            (f"--to={LEVEL + 1} --yes", 2, f"the feature level {LEVEL + 1} is not supported by broker 0, broker 1: "),
         ]:
             result = await run("cluster", "upgrade", *options.split(), *http(webs[0]))
             assert (result.exit_code, output in result.stderr) == (status, True), result.stderr
         for web in webs:  # as if a later version had registered itself
             members = web.broker.node.tables.state.members
-            members.support = FeatureSupport(FeatureLevels(1, 2))
+            members.support = FeatureSupport(FeatureLevels(1, LEVEL + 1))
             for store_id, each in members.registered.items():
-                members.registered[store_id] = attrs.evolve(each, features=FeatureLevels(1, 2))
+                members.registered[store_id] = attrs.evolve(each, features=FeatureLevels(1, LEVEL + 1))
         result = await run("cluster", "status", *http(webs[0]))
-        assert "feature level: 1 (all brokers support 2: `dafka cluster upgrade` raises it)" in result.stdout
+        raised = f"all brokers support {LEVEL + 1}: `dafka cluster upgrade` raises it"
+        assert f"feature level: {LEVEL} ({raised})" in result.stdout
         result = await run("cluster", "upgrade", "--dry-run", *http(webs[1]))
-        assert "would be raised from 1 to 2" in result.stderr
-        assert result.stdout.count("1 to 2") == 2
+        assert f"would be raised from {LEVEL} to {LEVEL + 1}" in result.stderr
+        assert result.stdout.count(f"1 to {LEVEL + 1}") == 2
         result = await run("cluster", "upgrade", "--yes", *http(webs[1]))
-        assert (result.exit_code, "has the feature level 2" in result.stderr) == (0, True), result.stderr
-        await wait_until(lambda: all(web.broker.node.tables.state.members.feature_level == 2 for web in webs))
-        assert "feature level: 2\n" in (await run("cluster", "status", *http(webs[0]))).stdout
+        assert (result.exit_code, f"has the feature level {LEVEL + 1}" in result.stderr) == (0, True), result.stderr
+        await wait_until(lambda: all(web.broker.node.tables.state.members.feature_level == LEVEL + 1 for web in webs))
+        assert f"feature level: {LEVEL + 1}\n" in (await run("cluster", "status", *http(webs[0]))).stdout
 
 
 async def test_the_log_of_a_cluster_says_who_has_changed_what() -> None:

@@ -7,8 +7,9 @@ a log, so any coordinator can decide this.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Collection, Iterable
+from collections.abc import AsyncIterable, Callable, Collection, Iterable
 from contextlib import suppress
+from typing import TypeVar
 
 import attrs
 
@@ -16,6 +17,11 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Coordin
 from dafka.broker.coordinator.coordinators import Coordinators, ask_shards
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.consumer.results import (
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResult,
+    DescribedConsumerGroup,
+)
 from dafka.broker.core.groups.coordinator import (
     CommitRequest,
     DeleteOffsetsResult,
@@ -45,6 +51,8 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.durable_waits import DURABLE_S
 from dafka.steady_clock import steady_now_ms
 
+_T = TypeVar("_T")
+
 _NOT_COMMITTED = FetchedOffset(-1, -1, "", ErrorCode.NONE)
 
 SYNC_S = 300.0
@@ -62,6 +70,17 @@ class GroupCoordinators:
     def coordinators(self) -> list[GroupCoordinator]:
         """Return the coordinators of all groups here, for reading. Their state is possibly not durable yet."""
         return [shard.groups for shard in self._coordinators.served()]
+
+    async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatResult:
+        """Add a member to a consumer group, keep it there, or remove it."""
+        try:
+            shard = self._coordinators.find(request.group_id)
+            result: ConsumerHeartbeatResult = await shard.ask(
+                lambda token: shard.groups.consumer_heartbeat(token, request, steady_now_ms())
+            )
+        except CoordinatorError as error:
+            return ConsumerHeartbeatResult(error.error_code)
+        return result
 
     async def join_group(self, request: JoinRequest) -> JoinResult:
         """Add a member to a group, and wait until the group's members are known."""
@@ -188,24 +207,37 @@ class GroupCoordinators:
         return await self._coordinators.read(lambda shard: shard.groups.list_groups(states, types))
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, DescribedGroup]:
-        """Return the descriptions of groups, by their names."""
+        """Return the descriptions of groups of any type, by their names."""
+        found, refused = await self._describe(group_ids, GroupCoordinator.describe_group)
+        unknown = {
+            group_id: DescribedGroup(group_id, error, GroupState.DEAD.value) for group_id, error in refused.items()
+        }
+        return found | unknown
 
-        async def describe(shard: CoordinatorShard) -> list[DescribedGroup]:
-            found = [shard.groups.describe_group(each) for each in served[shard]]
+    async def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, DescribedConsumerGroup]:
+        """Return the descriptions of consumer groups with their epochs, by their names."""
+        found, refused = await self._describe(group_ids, GroupCoordinator.describe_consumer_group)
+        return found | {group_id: DescribedConsumerGroup(group_id, error) for group_id, error in refused.items()}
+
+    async def _describe(
+        self, group_ids: Iterable[str], describe: Callable[[GroupCoordinator, str], _T]
+    ) -> tuple[dict[str, _T], dict[str, ErrorCode]]:
+        """Return the descriptions of groups, and the errors of groups that this broker does not coordinate."""
+
+        async def ask(shard: CoordinatorShard) -> dict[str, _T]:
+            found = {each: describe(shard.groups, each) for each in served[shard]}
             await shard.wait_committed()
             shard.check_lease()
             return found
 
         served, refused = self._coordinators.sort(group_ids)
-        described: dict[str, DescribedGroup] = {}
-        for shard, found in (await ask_shards(describe, served)).items():
+        described: dict[str, _T] = {}
+        for shard, found in (await ask_shards(ask, served)).items():
             if isinstance(found, ErrorCode):
                 refused.update(dict.fromkeys(served[shard], found))
             else:
-                described.update((each.group_id, each) for each in found)
-        for group_id, error in refused.items():
-            described[group_id] = DescribedGroup(group_id, error, GroupState.DEAD.value)
-        return described
+                described.update(found)
+        return described, refused
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Delete groups that have no members."""

@@ -16,13 +16,13 @@ from dafka.broker.access.login import PLAIN
 from dafka.broker.core.error_codes import ErrorCode, error_name
 from dafka.cli.terminal import UsageMistake
 from dafka.errors import EncodingError, WireError
-from dafka.kafka.protocol.apis import ADVERTISED, RESPONSES
+from dafka.kafka.protocol.apis import ADVERTISED, RESPONSES, TOPIC_ID_VERSIONS
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import FrameSplitter, decode_response, encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from dafka.kafka.protocol.messages.membership import FindCoordinatorRequest
-from dafka.kafka.protocol.tables import Request, Response
+from dafka.kafka.protocol.tables import VERSION_MAX, Request, Response
 
 TIMEOUT_S = 30.0
 """How long a broker may take to answer."""
@@ -97,17 +97,21 @@ class KafkaClient:
         return self._others[host, port]
 
     def ask(self, request: Request) -> Any:
-        """Return the response to a request, in the newest version that both sides know.
+        """Return the response to a request, in the newest version that both sides know and that names topics.
 
         Raise `BrokerUnreachable` if the broker does not answer, and `UsageMistake` if it does not serve this API.
         """
         key = ApiKey(request.API_KEY)
         own = ADVERTISED[key]
         first, last = self._versions.get(key, (1, 0))
-        version = min(own.last, last)
+        version = min(own.last, last, TOPIC_ID_VERSIONS.get(key, VERSION_MAX) - 1)
         if version < max(own.first, first):
             raise UsageMistake(f"the broker at {self._access} does not serve {key.name}")
         return self._exchange(request, version)
+
+    def serves(self, key: ApiKey) -> bool:
+        """Return whether the broker serves an API."""
+        return key in self._versions
 
     def find_metadata(self, topics: Sequence[str] | None) -> Any:
         """Return the response with the brokers, and with topics and their logs; all topics if None."""

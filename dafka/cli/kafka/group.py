@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.cli.groups import Target, describe_cluster_group, list_cluster_groups, parse_target, reset_cluster_group
 from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
 from dafka.cli.kafka.options import client_options, client_or_node_options, json_option
 from dafka.cli.kafka.topic import LogDescription, describe_logs, find_offsets
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, confirm, print_json_lines, print_table, yes_option
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from dafka.kafka.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -24,8 +27,7 @@ from dafka.kafka.protocol.messages.offsets import (
 )
 from dafka.text import escape_unprintable
 
-_WITHOUT_MEMBERS = {"Empty", "Dead"}
-_DEAD = "Dead"
+_EMPTY, _DEAD = "Empty", "Dead"
 
 
 @click.group()
@@ -50,11 +52,17 @@ def list_groups(as_json: bool, client: KafkaClient) -> None:
     found = [groups[name] for name in sorted(groups)]
     if as_json:
         print_json_lines(
-            {"group": each.group_id, "state": each.group_state, "type": each.protocol_type} for each in found
+            {
+                "group": each.group_id,
+                "state": each.group_state,
+                "type": each.group_type,
+                "protocol": each.protocol_type,
+            }
+            for each in found
         )
     else:
-        rows = [(each.group_id, each.group_state, each.protocol_type) for each in found]
-        print_table(("group", "state", "type"), (), rows)
+        rows = [(each.group_id, each.group_state, each.group_type, each.protocol_type) for each in found]
+        print_table(("group", "state", "type", "protocol"), (), rows)
 
 
 @group.command()
@@ -71,20 +79,17 @@ def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     rows = [(log, offset, logs[log]) for log, offset in sorted(committed.items()) if log in logs]
     if as_json:
         shown_members = [
-            {"member": each.member_id, "client": each.client_id, "host": each.client_host} for each in found.members
+            {"member": member_id, "client": client_id, "host": host} for member_id, client_id, host in found.members
         ]
         shown_offsets = [
             {"topic": topic, "log": number, "offset": offset, "end_offset": each.end_offset, "lag": _lag(offset, each)}
             for (topic, number), offset, each in rows
         ]
-        print_json_lines(
-            [{"group": name, "state": found.group_state, "members": shown_members, "offsets": shown_offsets}]
-        )
+        print_json_lines([{"group": name, "state": found.state, "members": shown_members, "offsets": shown_offsets}])
         return
-    click.echo(f"group {name}: {found.group_state}")
+    click.echo(f"group {name}: {found.state}")
     if found.members:
-        members = [(each.member_id, each.client_id, each.client_host) for each in found.members]
-        print_table(("member", "client", "host"), (), members)
+        print_table(("member", "client", "host"), (), found.members)
     if rows:
         offsets = [(*log, offset, each.end_offset, _lag(offset, each)) for log, offset, each in rows]
         print_table(("topic",), ("log", "offset", "end offset", "lag"), offsets)
@@ -113,9 +118,9 @@ def reset(
     offset is the end of the log.
     """
     coordinator = client.connect_coordinator(name)
-    (found,) = coordinator.ask(DescribeGroupsRequest(groups=[name])).groups
-    if found.group_state and found.group_state not in _WITHOUT_MEMBERS:
-        raise UsageMistake(f"group {name!r}: it has members (it is {found.group_state}): stop them first")
+    found = _look_up(coordinator, name)
+    if found is not None and found.state != _EMPTY:
+        raise UsageMistake(f"group {name!r}: it has members (it is {found.state}): stop them first")
     committed = _committed(coordinator, name)
     wanted = topics or tuple(dict.fromkeys(topic for topic, _ in committed))
     if not wanted:
@@ -152,12 +157,32 @@ def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
     report_deletions("group", delete_each())
 
 
-def _find(client: KafkaClient, name: str) -> Any:
-    (found,) = client.ask(DescribeGroupsRequest(groups=[name])).groups
-    check_error(found.error_code, f"group {name!r}")
-    if found.group_state == _DEAD:
+class _Description(NamedTuple):
+    """The state of a group, and the id, client and host of each member."""
+
+    state: str
+    members: list[tuple[str, str, str]]
+
+
+def _find(client: KafkaClient, name: str) -> _Description:
+    found = _look_up(client, name)
+    if found is None:
         raise UsageMistake(f"group {name!r}: there is no such group")
     return found
+
+
+def _look_up(client: KafkaClient, name: str) -> _Description | None:
+    """Return the description of a group of any type; None if there is no such group."""
+    (found,) = client.ask(DescribeGroupsRequest(groups=[name])).groups
+    state, is_unknown = found.group_state, found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    if (is_unknown or state == _DEAD) and client.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
+        request = ConsumerGroupDescribeRequest(group_ids=[name], include_authorized_operations=False)
+        (found,) = client.ask(request).groups
+        state, is_unknown = found.group_state, found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    if is_unknown or state == _DEAD:
+        return None
+    check_error(found.error_code, f"group {name!r}")
+    return _Description(state, [(each.member_id, each.client_id, each.client_host) for each in found.members])
 
 
 def _committed(client: KafkaClient, name: str) -> dict[tuple[str, int], int]:

@@ -82,6 +82,8 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
         Setting("broker.id", str(own.number), FROM_BROKER, _INT),
         Setting("broker.rack", own.rack, FROM_BROKER, _STRING),
         Setting("default.replication.factor", str(config.broker.replicas), FROM_BROKER, _INT),
+        Setting("group.consumer.heartbeat.interval.ms", str(kafka.consumer_heartbeat_interval_ms), FROM_BROKER, _INT),
+        Setting("group.consumer.session.timeout.ms", str(kafka.consumer_session_timeout_ms), FROM_BROKER, _INT),
         Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), FROM_BROKER, _INT),
         Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), FROM_BROKER, _INT),
         Setting("message.max.bytes", str(kafka.message_bytes_max), FROM_BROKER, _INT),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.features import FEATURE
+from dafka.broker.core.metadata.features import CONSUMER_GROUPS, FEATURE
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, require
 from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.protocol.apis import advertise
+from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.connections import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
 from dafka.kafka.protocol.messages.features import (
     FeatureUpdateKey,
@@ -21,11 +26,17 @@ RESULTS_VERSION = 1
 UPGRADE = 1
 """The type of an update that raises a level."""
 
+FIRST_LEVELS: Mapping[ApiKey, int] = MappingProxyType(
+    dict.fromkeys((ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE), CONSUMER_GROUPS)
+)
+"""The first feature level with an API. APIs that are missing here belong to the first level."""
 
-def add_features(context: RequestContext, response: ApiVersionsResponse) -> ApiVersionsResponse:
-    """Add the levels that this broker supports, and the level of the cluster, to a response."""
+
+def describe_versions(context: RequestContext, served: Iterable[ApiKey]) -> ApiVersionsResponse:
+    """Return the versions of the APIs that the broker serves at the feature level of the cluster, and the levels."""
     state = context.broker.node.tables.state
     levels, level = state.members.support.levels, state.members.feature_level
+    response = advertise(each for each in served if level >= FIRST_LEVELS.get(each, 0))
     response.supported_features = [
         SupportedFeatureKey(name=FEATURE, min_version=levels.lowest, max_version=levels.highest)
     ]

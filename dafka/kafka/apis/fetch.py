@@ -22,7 +22,7 @@ from dafka.errors import BatchError, StorageError
 from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, may_use, refuse, split_unauthorized
 from dafka.kafka.apis.shared.leaders import LEADER_ERRORS, find_epoch_end, find_read_error, find_reader_error
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
-from dafka.kafka.apis.shared.topic_ids import uses_topic_ids
+from dafka.kafka.protocol.apis import uses_topic_ids
 from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH, ApiKey
 from dafka.kafka.protocol.messages.logs import (
     AbortedTransaction,

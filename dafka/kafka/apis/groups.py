@@ -5,7 +5,9 @@ from __future__ import annotations
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.results import JoinRequest, LeavingMember, SyncRequest
+from dafka.broker.core.groups.group import GroupState
+from dafka.broker.core.groups.results import CLASSIC, JoinRequest, LeavingMember, SyncRequest
+from dafka.broker.core.groups.results import DescribedGroup as GroupDescription
 from dafka.kafka.apis.shared.authorization import (
     GROUP_REFUSED,
     TRANSACTION_REFUSED,
@@ -194,7 +196,10 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
         error_code=ErrorCode.NONE,
         groups=[
             ListedGroup(
-                group_id=each.group_id, protocol_type=each.protocol_type, group_state=each.state, group_type="classic"
+                group_id=each.group_id,
+                protocol_type=each.protocol_type,
+                group_state=each.state,
+                group_type=each.group_type,
             )
             for each in groups
         ],
@@ -226,9 +231,16 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
                     for member in each.members
                 ],
             )
-            for each in (found[group_id] for group_id in request.groups)
+            for each in (_hide_other_types(found[group_id]) for group_id in request.groups)
         ]
     )
+
+
+def _hide_other_types(group: GroupDescription) -> GroupDescription:
+    """Return a group; one that does not exist if it has another type, which other APIs describe."""
+    if group.group_type == CLASSIC:
+        return group
+    return GroupDescription(group.group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value)
 
 
 @handles(

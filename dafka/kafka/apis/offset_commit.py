@@ -24,7 +24,8 @@ from dafka.kafka.apis.shared.authorization import (
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, ResponsePatch, handles
-from dafka.kafka.apis.shared.topic_ids import uses_topic_ids, uuid_of
+from dafka.kafka.apis.shared.topic_ids import uuid_of
+from dafka.kafka.protocol.apis import uses_topic_ids
 from dafka.kafka.protocol.constants import OFFSET_FETCH_GROUPS_VERSION, ApiKey
 from dafka.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,

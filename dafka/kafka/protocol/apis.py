@@ -11,6 +11,7 @@ from dafka.kafka.protocol.messages import (  # noqa: F401 (their classes registe
     cluster,
     configs,
     connections,
+    consumer_groups,
     features,
     groups,
     logs,
@@ -21,7 +22,7 @@ from dafka.kafka.protocol.messages import (  # noqa: F401 (their classes registe
     transactions,
 )
 from dafka.kafka.protocol.messages.connections import ApiVersion, ApiVersionsResponse
-from dafka.kafka.protocol.tables import Request, Response, Versions
+from dafka.kafka.protocol.tables import VERSION_MAX, Request, Response, Versions
 
 REQUESTS: Mapping[int, type[Request]] = MappingProxyType({each.API_KEY: each for each in Request.__subclasses__()})
 """The request of each API."""
@@ -76,6 +77,8 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.UNREGISTER_BROKER: Versions(0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: Versions(0, 0),
         ApiKey.LIST_TRANSACTIONS: Versions(0, 2),
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: Versions(0, 1),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: Versions(0, 1),
         ApiKey.LIST_CONFIG_RESOURCES: Versions(0, 1),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: Versions(0, 0),
     }
@@ -84,6 +87,16 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
 
 librdkafka 2.6.0 sends Fetch 12 whatever is advertised, so this version stays among them.
 """
+
+TOPIC_ID_VERSIONS: Mapping[ApiKey, int] = MappingProxyType(
+    {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
+)
+"""The first version of each request that names topics by id instead of by name (KIP-516)."""
+
+
+def uses_topic_ids(api_key: ApiKey, api_version: int) -> bool:
+    """Return whether requests of an API in a version name topics by id."""
+    return api_version >= TOPIC_ID_VERSIONS.get(api_key, VERSION_MAX)
 
 
 def advertise(served: Iterable[ApiKey], error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:

@@ -19,11 +19,10 @@ from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Uploa
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.apis import OFFERED, SERVED
-from dafka.kafka.apis.features import add_features
+from dafka.kafka.apis.features import describe_versions
 from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
 from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, HANDLERS, Decision, RequestContext, ResponsePatch
 from dafka.kafka.apis.shared.topic_ids import name_topics
-from dafka.kafka.protocol.apis import advertise
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import (
     FrameSplitter,
@@ -310,7 +309,7 @@ class Connection:
 
     async def _respond(self, context: RequestContext, request: Request) -> Response | None:
         if isinstance(request, ApiVersionsRequest):
-            return add_features(context, advertise(SERVED))
+            return describe_versions(context, SERVED)
         if isinstance(request, SaslHandshakeRequest):
             return refuse_handshake([])
         if isinstance(request, SaslAuthenticateRequest):

@@ -14,6 +14,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from dafka import Config
+from dafka.broker.core.metadata.features import SUPPORTED
 from dafka.errors import ConfigError, StorageError
 from dafka.http.api import ROUTES, Route
 from dafka.http.api.openapi import describe_api, error_codes
@@ -22,6 +23,7 @@ from dafka.http.server.errors import STATUSES, WebError
 from tests.http.running import Answer, SharedWeb, open_web
 
 API = json.loads(json.dumps(describe_api(ROUTES)))
+LEVEL = SUPPORTED.levels.highest
 
 
 def operation_of(route: Route) -> dict[str, Any]:
@@ -149,8 +151,8 @@ ANSWERS: list[tuple[str, Any, int, Any]] = [
     ("POST /brokers/7/drain", None, 404, "broker_not_found"),
     ("GET /brokers/0/logs", None, 200, None),
     ("GET /brokers/7/logs", None, 404, "broker_not_found"),
-    ("POST /cluster/feature-level", {"level": 2}, 400, "bad_request"),
-    ("POST /cluster/feature-level", {"level": 1, "dry_run": True}, 200, {"feature_level": 1}),
+    ("POST /cluster/feature-level", {"level": LEVEL + 1}, 400, "bad_request"),
+    ("POST /cluster/feature-level", {"level": LEVEL, "dry_run": True}, 200, {"feature_level": LEVEL}),
     ("POST /brokers/7/forget", {}, 404, "broker_not_found"),
     ("POST /brokers/0/forget", {"accept_loss": True, "dry_run": True}, 400, "bad_request"),
     ("GET /topics/orders/epochs", None, 200, {"logs": [{"log": 0}, {"log": 1}]}),

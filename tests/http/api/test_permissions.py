@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.metadata.features import SUPPORTED
 from dafka.http.api import ROUTES
 from dafka.http.api.openapi import describe_api
 from dafka.http.server.authentication import COOKIE
@@ -109,7 +110,7 @@ USES = [
         Use(f"GET /{each}", need(OPERATOR))
         for each in ("moves", "nodes", "storage", "storage/verification", "settings")
     ),
-    Use("POST /cluster/feature-level", need(OPERATOR), sent={"document": {"level": 1}}),
+    Use("POST /cluster/feature-level", need(OPERATOR), sent={"document": {"level": SUPPORTED.levels.highest}}),
     Use("GET /cluster/log", need(OPERATOR), "?limit=3"),
     *(Use(f"POST /brokers/{{number}}/{each}", need(OPERATOR)) for each in ("drain", "undrain")),
     Use("POST /topics/{topic}/logs/{log}/recover", need(OPERATOR), sent={"document": {"broker": 0}}, status=400),

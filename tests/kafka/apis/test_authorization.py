@@ -152,6 +152,15 @@ SETTING = [{"name": "retention.ms", "value": "60000"}]
 CHANGE = [{"name": "retention.ms", "value": "60000", "config_operation": 0}]
 PROTOCOLS = {"protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
 MEMBER = {**IN_GROUP, "generation_id": 1, "member_id": "m"}
+AUTHORIZED = {"include_authorized_operations": False}
+JOINED = {
+    **IN_GROUP,
+    "member_id": "m",
+    "member_epoch": 0,
+    "rebalance_timeout_ms": 1000,
+    "subscribed_topic_names": Each(".topic"),
+    "topic_partitions": [],
+}
 LEVEL = {"feature": "metadata.version", "max_version_level": 1}
 SOON, DONE = {"timeout_ms": 1000}, {"validate_only": False}
 
@@ -176,6 +185,10 @@ CALLS = [
     row("LEAVE_GROUP 3-5", (GROUP,), {**IN_GROUP, "members": [{"member_id": "m"}]}),
     row("SYNC_GROUP 0-5", (GROUP,), {**MEMBER, "assignments": []}),
     row("DESCRIBE_GROUPS 0-6", (GROUP,), {"groups": Each(".group")}),
+    row(
+        "CONSUMER_GROUP_HEARTBEAT 0-1", (GROUP, READ), JOINED, granted=ABSENT._replace(topic="topic-1"), is_atomic=True
+    ),
+    row("CONSUMER_GROUP_DESCRIBE 0-1", (GROUP,), {"group_ids": Each(".group"), **AUTHORIZED}),
     row("DELETE_GROUPS 0-2", (GROUP,), {"groups_names": Each(".group")}, granted=ABSENT),
     row(
         "OFFSET_DELETE 0-0",
@@ -255,7 +268,7 @@ BEFORE_LOGIN = {
 
 
 def test_every_api_and_version_is_in_the_table() -> None:
-    rows = [(each.api, each.versions) for each in (*CALLS, *BY_ID, *LISTINGS)]
+    rows = [(each.api, each.versions) for each in (*CALLS, *BY_ID)] + [(each.api, each.versions) for each in LISTINGS]
     rows += [(api, each) for api, (each, _) in FOR_EVERYBODY.items()] + list(BEFORE_LOGIN.items())
     written = {(api, version) for api, several in rows for version in several}
     offered = {(key, version) for key, each in OFFERED.items() for version in versions(each.first, each.last)}
@@ -478,6 +491,25 @@ def test_all_offsets_of_a_group_are_those_of_visible_topics(door: Door, client: 
         for version in versions(2, 10):
             frame = client.exchange(ApiKey.OFFSET_FETCH, version, **(group if version < 8 else {"groups": [group]}))
             assert any(each in frame for each in shown) is expected, version
+
+
+def test_a_pattern_matches_only_topics_that_the_user_may_read_and_groups_hide_them_from_others(
+    door: Door, client: Client
+) -> None:
+    ids = ids_of_topics(door, client)
+    api, group = ApiKey.CONSUMER_GROUP_HEARTBEAT, EXISTING._replace(group="patterns").group
+    values = {"group_id": group, "member_id": "m", "rebalance_timeout_ms": 1000, "topic_partitions": []}
+    readers = Permissions(groups=("*",), read=(EXISTING.topic,), write=("*",), admin=("*",))
+    door.permit(anne=readers)
+    answer = client.ask(api, 1, member_epoch=0, subscribed_topic_regex=".*", **values)
+    assert {each["topic_id"] for each in answer["assignment"]["topic_partitions"]} == {ids[EXISTING.topic]}
+    described = {}
+    for user in (readers, Permissions(groups=("*",), read=(BESIDE.topic,))):
+        door.permit(anne=user)
+        (found,) = client.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[group], **AUTHORIZED)["groups"]
+        described[found["error_code"]] = [each["member_id"] for each in found["members"]]
+    assert described == {ErrorCode.NONE: ["m"], SEE.error: []}
+    client.ask(api, 1, **values | {"member_epoch": -1})
 
 
 @pytest.mark.parametrize("api", FOR_EVERYBODY)

@@ -15,8 +15,8 @@ from dafka.broker.core.positions import Offset
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.metadata.admin import ClusterAdmin
 from dafka.errors import RefusedChangeError
-from dafka.kafka.apis.features import add_features
-from dafka.kafka.protocol.apis import advertise
+from dafka.kafka.apis import SERVED
+from dafka.kafka.apis.features import FIRST_LEVELS, describe_versions
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.fake_cluster import OWN, FakeBroker, FakeCluster
 
@@ -48,7 +48,9 @@ class UpgradedBroker(FakeBroker):
 
 def features(cluster: FakeCluster) -> list[tuple[int, ...]]:
     """Return the supported and the finalized levels in a response to ApiVersions, and the epoch."""
-    found = add_features(cluster.client(ApiKey.API_VERSIONS, 4), advertise([]))
+    found = describe_versions(cluster.client(ApiKey.API_VERSIONS, 4), SERVED)
+    level = found.finalized_features[0].max_version_level
+    assert {each.api_key for each in found.api_keys} == {each for each in SERVED if FIRST_LEVELS.get(each, 1) <= level}
     assert {each.name for each in found.supported_features} | {each.name for each in found.finalized_features} == {
         FEATURE
     }
@@ -61,6 +63,10 @@ async def test_clients_raise_the_feature_level() -> None:
     cluster = FakeCluster()
     cluster.listener.broker.node = UpgradedBroker()  # type: ignore[assignment]
     assert features(cluster) == [(1, 3), (1, 1), (7,)]
+    joining = {"group_id": "g", "member_id": "m", "member_epoch": 0}
+    found = await cluster.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **joining)
+    assert found["error_code"] == ErrorCode.UNSUPPORTED_VERSION
+    assert "this needs 2: `dafka cluster upgrade`" in found["error_message"]
     invalid, update = ErrorCode.INVALID_UPDATE_VERSION, {"feature": FEATURE, "max_version_level": 2}
     asked: list[tuple[int, dict[str, Any], dict[str, Any], ErrorCode, str | None, int]] = [
         (2, {"max_version_level": 4}, {}, invalid, "is not supported by broker 0: update dafka there first", 1),

@@ -251,7 +251,7 @@ def test_settings_are_described_by_name(client: Client) -> None:
 async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
     cluster = FakeCluster()
     numbers: dict[str, Any] = {"rebalance_delay_ms": 1, "session_timeout_min_ms": 2, "message_bytes_max": 3000}
-    numbers["log_count"] = 4
+    numbers |= {"log_count": 4, "consumer_heartbeat_interval_ms": 4, "consumer_session_timeout_ms": 5}
     config = Config().with_kafka(**numbers, request_bytes_max=5000).with_broker(replicas=3)
     for created, users, certificate, scheme in (
         ("on", "", "", "PLAINTEXT"),
@@ -270,6 +270,8 @@ async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
             "broker.id": "0",
             "broker.rack": "one",
             "default.replication.factor": "3",
+            "group.consumer.heartbeat.interval.ms": "4",
+            "group.consumer.session.timeout.ms": "5",
             "group.initial.rebalance.delay.ms": "1",
             "group.min.session.timeout.ms": "2",
             "message.max.bytes": "3000",

@@ -41,8 +41,12 @@ NULL_DEFAULTS = {
 }
 """Fields that are null by default where Kafka states no default; see docs/reference/kafka-messages.md."""
 
-NOT_DESCRIBED = {"UnregisterBrokerRequest", "UnregisterBrokerResponse"}
-"""The messages that kafka-python does not have."""
+NOT_DESCRIBED = {
+    f"{api}{kind}"
+    for api in ("UnregisterBroker", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe")
+    for kind in ("Request", "Response")
+}
+"""The messages that kafka-python does not have. kio has them; see the test of what is read and written."""
 
 NOT_ALL = {
     "LIST_OFFSETS": "1-11",

@@ -99,8 +99,8 @@ def test_requests_that_are_not_offered_end_the_connection(door: Door, caplog: py
             assert send_request(client, key, version) is None, (key, version)
     lines = [each.getMessage() for each in caplog.records]
     assert len(lines) == len(others)
-    line = "disconnecting the client at 127.0.0.1 ('anne'): it asked for FETCH in version 13, and this broker "
-    assert lines.count(f"{line}offers versions 0-12") == 1
+    line = "disconnecting the client at 127.0.0.1 ('anne'): it asked for FETCH in version 19, and this broker "
+    assert lines.count(f"{line}offers versions 0-18") == 1
     assert any("it asked for the API 71 in version 0, and this broker does not serve it" in each for each in lines)
 
 

@@ -41,6 +41,8 @@ SHARD_KIND = "slot"
 
 _TOPICS = {
     "group": GROUPS_TOPIC,
+    "consumer-group": GROUPS_TOPIC,
+    "consumer-member": GROUPS_TOPIC,
     "offset": OFFSETS_TOPIC,
     "pending-offset": OFFSETS_TOPIC,
     "transaction": TRANSACTIONS_TOPIC,

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
 
 from dafka.broker.core.coordination.effects import Action, Answer, Token, write_state
-from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord
+from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord, decode_key
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.consumer.assignors import DEFAULT_ASSIGNORS, Assignor
+from dafka.broker.core.groups.consumer.group import ConsumerGroup, FixedTopics, Topics
+from dafka.broker.core.groups.consumer.members import JOINING_EPOCH
+from dafka.broker.core.groups.consumer.membership import ConsumerMembership
+from dafka.broker.core.groups.consumer.migration import is_classic, make_classic_group, make_consumer_group
+from dafka.broker.core.groups.consumer.records import (
+    CONSUMER_GROUP,
+    CONSUMER_MEMBER,
+    decode_consumer_group,
+    decode_member,
+)
+from dafka.broker.core.groups.consumer.results import (
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResult,
+    DescribedConsumerGroup,
+)
 from dafka.broker.core.groups.group import Group, GroupState
 from dafka.broker.core.groups.membership import Membership
 from dafka.broker.core.groups.offsets import CommittedOffsets
 from dafka.broker.core.groups.records import CommittedOffset, decode_group, decode_offset, encode_group_tombstone
-from dafka.broker.core.groups.results import DescribedGroup, JoinRequest, LeavingMember, SyncRequest
+from dafka.broker.core.groups.results import (
+    DescribedGroup,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    LeftMember,
+    SyncRequest,
+)
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import StorageFormatError
+
+NO_TOPICS = FixedTopics()
 
 
 class OffsetToCommit(NamedTuple):
@@ -66,9 +91,17 @@ class GroupCoordinator:
     To restart: `restore` every record in order, then `start`.
     """
 
-    def __init__(self, settings: GroupSettings, make_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        make_id: Callable[[], str],
+        topics: Topics = NO_TOPICS,
+        assignors: Sequence[Assignor] = DEFAULT_ASSIGNORS,
+    ) -> None:
         self._settings = settings
+        self._topics = topics
         self._membership = Membership(settings, make_id)
+        self._consumers = ConsumerMembership(settings, topics, make_id, assignors)
         self._offsets = CommittedOffsets()
         self._next_check_ms: int | None = None
 
@@ -78,50 +111,110 @@ class GroupCoordinator:
         Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
         """
         if record.topic == GROUPS_TOPIC:
-            self._membership.restore(*decode_group(record))
+            self._restore_group(record)
         elif record.topic == OFFSETS_TOPIC:
             self._offsets.restore(*decode_offset(record))
         else:
             raise StorageFormatError(f"{record.topic} has no records of groups")
 
+    def _restore_group(self, record: StateRecord) -> None:
+        kind = decode_key(record)[0]
+        if kind == CONSUMER_GROUP:
+            self._consumers.restore_group(*decode_consumer_group(record))
+        elif kind == CONSUMER_MEMBER:
+            self._consumers.restore_member(*decode_member(record))
+        else:
+            self._membership.restore(*decode_group(record))
+
     def start(self, now_ms: int) -> None:
         """Begin to serve, after all records were restored. All sessions begin at this time."""
         for group_id in self._offsets.group_ids():
-            if group_id not in self._membership.groups:
+            if self._find(group_id) is None:
                 self._membership.restore(group_id, Group(group_id, now_ms))
         self._membership.start(now_ms)
+        self._consumers.start(now_ms)
         self._next_check_ms = now_ms + self._settings.offsets_retention_check_interval_ms
 
     def next_deadline_ms(self) -> int | None:
         """Return when to call `advance`; None before `start`."""
-        deadlines = (self._membership.next_deadline_ms(), self._next_check_ms)
+        deadlines = (self._membership.next_deadline_ms(), self._consumers.next_deadline_ms(), self._next_check_ms)
         return min((each for each in deadlines if each is not None), default=None)
 
     def advance(self, now_ms: int) -> list[Action]:
         """Expire sessions, phases of rebalances, and offsets."""
-        actions = self._membership.advance(now_ms)
+        actions = self._membership.advance(now_ms) + self._consumers.advance(now_ms) + self._restore_classic(now_ms)
         if self._next_check_ms is not None and self._next_check_ms <= now_ms:
             self._next_check_ms = now_ms + self._settings.offsets_retention_check_interval_ms
             actions += write_state(self._expire_offsets(now_ms))
         return actions
 
+    def consumer_heartbeat(self, token: Token, request: ConsumerHeartbeatRequest, now_ms: int) -> list[Action]:
+        """Join or leave a consumer group, or stay in it. The result is a `ConsumerHeartbeatResult`.
+
+        A classic group whose members are consumers becomes a consumer group when a member joins it like this.
+        """
+        classic, actions = self._membership.groups.get(request.group_id), list[Action]()
+        if classic is not None and request.member_epoch == JOINING_EPOCH and self._consumers.check(request) is None:
+            converted = make_consumer_group(classic, self._topics, now_ms)
+            if converted is None:
+                message = f"the members of the classic group {request.group_id!r} are no consumers"
+                return [Answer(token, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, message))]
+            actions = self._replace(classic, converted, now_ms)
+        actions += self._consumers.heartbeat(token, request, now_ms)
+        return actions + self._restore_classic(now_ms)
+
+    def _replace(self, classic: Group, converted: ConsumerGroup, now_ms: int) -> list[Action]:
+        """Replace a classic group by the consumer group that is made of it, unless it has no members."""
+        if classic.is_unused:
+            return write_state(self._discard(classic))
+        records = self._consumers.add_group(converted, now_ms)
+        tombstones = [encode_group_tombstone(classic.group_id)] if classic.generation_id else []
+        return write_state([*tombstones, *records]) + self._membership.release_group(classic.group_id)
+
+    def _restore_classic(self, now_ms: int) -> list[Action]:
+        """Make classic groups of the groups that only classic clients are left in."""
+        actions = list[Action]()
+        for group_id in sorted(self._consumers.take_shrunk()):
+            group = self._consumers.groups.get(group_id)
+            classic = make_classic_group(group, now_ms) if group is not None and is_classic(group) else None
+            if classic is not None:
+                actions += write_state(self._consumers.release_group(group_id))
+                actions += self._membership.adopt_group(classic, now_ms)
+        return actions
+
     def join_group(self, token: Token, request: JoinRequest, now_ms: int) -> list[Action]:
         """Join a group. The result is a `JoinResult`, often a later one."""
-        return self._membership.join_group(token, request, now_ms)
+        consumer, records = self._consumers.groups.get(request.group_id), list[StateRecord]()
+        if consumer is not None and not self._membership.check_join(request):
+            if consumer.has_members:
+                return self._consumers.classic.join_group(token, request, now_ms)
+            records = self._discard(consumer)
+        return [*write_state(records), *self._membership.join_group(token, request, now_ms)]
 
     def sync_group(self, token: Token, request: SyncRequest, now_ms: int) -> list[Action]:
         """Get a member's assignment. The result is a `SyncResult`, often a later one."""
+        if request.group_id in self._consumers.groups:
+            return [Answer(token, self._consumers.classic.sync_group(request, now_ms))]
         return self._membership.sync_group(token, request, now_ms)
 
     def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now_ms: int
     ) -> ErrorCode:
         """Extend the session of a member. Return the result."""
-        return self._membership.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms)
+        group = self._consumers.classic if group_id in self._consumers.groups else self._membership
+        return group.heartbeat(group_id, generation_id, member_id, group_instance_id, now_ms)
 
     def leave_group(self, token: Token, group_id: str, leaving: tuple[LeavingMember, ...], now_ms: int) -> list[Action]:
         """Remove members from a group. The result is a `LeaveResult`."""
-        return self._membership.leave_group(token, group_id, leaving, now_ms)
+        if group_id not in self._consumers.groups:
+            return self._membership.leave_group(token, group_id, leaving, now_ms)
+        left, records = list[LeftMember](), list[StateRecord]()
+        for each in leaving:
+            error, removed = self._consumers.classic.leave(group_id, each, now_ms)
+            left.append(LeftMember(*each, error))
+            records += removed
+        answer = Answer(token, LeaveResult(ErrorCode.NONE, tuple(left)))
+        return [*write_state(records), *self._restore_classic(now_ms), answer]
 
     def commit_offsets(self, token: Token, request: CommitRequest, now_ms: int) -> list[Action]:
         """Commit offsets. The result is a dict of `ErrorCode` by log."""
@@ -155,11 +248,11 @@ class GroupCoordinator:
 
     def delete_offsets(self, token: Token, group_id: str, logs: Collection[TopicPartition]) -> list[Action]:
         """Delete committed offsets, but not of topics that the group reads. The result is a `DeleteOffsetsResult`."""
-        group = self._membership.groups.get(group_id)
+        group = self._find(group_id)
         if group is None:
             return [Answer(token, DeleteOffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))]
         subscribed = frozenset[str]()
-        if group.state is not GroupState.EMPTY:
+        if group.has_members:
             if group.protocol_type != CONSUMER_PROTOCOL:
                 return [Answer(token, DeleteOffsetsResult(ErrorCode.NON_EMPTY_GROUP))]
             topics = group.subscribed_topics()
@@ -177,29 +270,35 @@ class GroupCoordinator:
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
         """Return the groups in some states or of some types, without their members; all if none are given.
 
-        States have Kafka's names, in any case. The only existing type is `classic`.
+        States and types have Kafka's names, in any case.
         """
-        wanted = {state.lower() for state in states}
-        if any(types) and "classic" not in {each.lower() for each in types}:
-            return []
+        wanted, wanted_types = ({each.lower() for each in names} for names in (states, types))
         return [
-            attrs.evolve(group.describe(), members=())
-            for group in self._membership.groups.values()
-            if not wanted or group.state.value.lower() in wanted
+            attrs.evolve(described, members=())
+            for described in map(self.describe_group, [*self._membership.groups, *self._consumers.groups])
+            if (not wanted or described.state.lower() in wanted)
+            and (not wanted_types or described.group_type in wanted_types)
         ]
 
     def describe_group(self, group_id: str) -> DescribedGroup:
-        """Return the description of a group."""
-        group = self._membership.groups.get(group_id)
+        """Return the description of a group, of any type."""
+        group = self._find(group_id)
         if group is None:
             return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value)
         return group.describe()
+
+    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
+        """Return the description of a consumer group, with epochs and targets."""
+        return self._consumers.describe(group_id)
+
+    def _find(self, group_id: str) -> Group | ConsumerGroup | None:
+        return self._membership.groups.get(group_id) or self._consumers.groups.get(group_id)
 
     def delete_groups(self, token: Token, group_ids: Iterable[str]) -> list[Action]:
         """Delete groups without members. The result is a dict of `ErrorCode` by group."""
         errors, records = dict[str, ErrorCode](), list[StateRecord]()
         for group_id in group_ids:
-            group = self._membership.groups.get(group_id)
+            group = self._find(group_id)
             if group is None:
                 errors.setdefault(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
             elif not group.is_unused:
@@ -238,16 +337,25 @@ class GroupCoordinator:
         """Return the error of a commit, or NONE. A member's commit counts as a heartbeat."""
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        group = self._membership.groups.get(request.group_id)
+        group = self._find(request.group_id)
         if group is None:
             if request.generation_id >= 0:
                 return ErrorCode.ILLEGAL_GENERATION
             group = self._membership.add_group(request.group_id, now_ms)
             return ErrorCode.NONE if group else ErrorCode.GROUP_MAX_SIZE_REACHED
         is_member = request.generation_id >= 0 or request.member_id or request.group_instance_id is not None
-        if not is_member:
-            is_free = is_transactional or group.state is GroupState.EMPTY
-            return ErrorCode.NONE if is_free else ErrorCode.UNKNOWN_MEMBER_ID
+        if is_member:
+            return self._check_member_commit(group, request, is_transactional, now_ms)
+        is_free = is_transactional or not group.has_members
+        return ErrorCode.NONE if is_free else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _check_member_commit(
+        self, group: Group | ConsumerGroup, request: CommitRequest, is_transactional: bool, now_ms: int
+    ) -> ErrorCode:
+        if isinstance(group, ConsumerGroup):
+            error = self._consumers.check_member(group.group_id, request.member_id, request.generation_id)
+            is_stale = error is ErrorCode.STALE_MEMBER_EPOCH and is_transactional
+            return ErrorCode.ILLEGAL_GENERATION if is_stale else error
         error = group.check_generation(request.member_id, request.group_instance_id, request.generation_id)
         if error:
             return error
@@ -258,8 +366,9 @@ class GroupCoordinator:
     def _expire_offsets(self, now_ms: int) -> list[StateRecord]:
         """Delete expired offsets, and groups that have nothing left."""
         records = list[StateRecord]()
-        for group in list(self._membership.groups.values()):
-            is_empty = group.state is GroupState.EMPTY
+        groups: list[Group | ConsumerGroup] = [*self._membership.groups.values(), *self._consumers.groups.values()]
+        for group in groups:
+            is_empty = not group.has_members
             topics = frozenset[str]() if is_empty else group.subscribed_topics()
             if topics is not None:
                 records += self._offsets.expire(
@@ -273,7 +382,10 @@ class GroupCoordinator:
                 records += self._discard(group)
         return records
 
-    def _discard(self, group: Group) -> list[StateRecord]:
+    def _discard(self, group: Group | ConsumerGroup) -> list[StateRecord]:
+        """Forget an unused group. Return the records to write."""
+        if isinstance(group, ConsumerGroup):
+            return self._consumers.discard_group(group.group_id)
         self._membership.discard_group(group.group_id)
         return [encode_group_tombstone(group.group_id)] if group.generation_id else []
 

@@ -93,6 +93,11 @@ class Group:
         return self.state is GroupState.EMPTY and not self.pending
 
     @property
+    def has_members(self) -> bool:
+        """Whether the group has members."""
+        return self.state is not GroupState.EMPTY
+
+    @property
     def has_all_joined(self) -> bool:
         """Whether the rebalance waits for no member."""
         return len(self.joining) == len(self.members) and not self.pending

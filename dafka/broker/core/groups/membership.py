@@ -68,13 +68,26 @@ class Membership:
         assert self._groups[group_id].is_unused
         del self._groups[group_id]
 
+    def release_group(self, group_id: str) -> list[Action]:
+        """Forget a group that has members, which join it again."""
+        self._rebalancer.release(self._groups.pop(group_id))
+        return self._rebalancer.take_actions()
+
+    def adopt_group(self, group: Group, now_ms: int) -> list[Action]:
+        """Add a group that was a consumer group. Its members join again."""
+        self._groups[group.group_id] = group
+        self._rebalancer.write(group)
+        self._rebalancer.restart(group, now_ms)
+        self._rebalancer.rebalance(group, now_ms)
+        return self._rebalancer.take_actions()
+
     def record_activity(self, group: Group, member_id: str, now_ms: int) -> None:
         """Extend the session of a member whose request counts as a heartbeat."""
         self._rebalancer.record_activity(group, member_id, now_ms)
 
     def join_group(self, token: Token, request: JoinRequest, now_ms: int) -> list[Action]:
         """Join a group. The result is a `JoinResult`, often a later one."""
-        error = self._check_join(request)
+        error = self.check_join(request)
         group = None if error else self._group_to_join(request, now_ms)
         if group is None:
             error = error or (ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -89,6 +102,17 @@ class Membership:
         if error:
             self._rebalancer.answer(token, JoinResult(error, request.member_id))
         return self._rebalancer.take_actions()
+
+    def check_join(self, request: JoinRequest) -> ErrorCode:
+        """Return the error of a request that no group accepts."""
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        shortest, longest = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
+        if not shortest <= request.session_timeout_ms <= longest:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if not request.protocol_type or not request.protocols:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
 
     def sync_group(self, token: Token, request: SyncRequest, now_ms: int) -> list[Action]:
         """Get a member's assignment. The result is a `SyncResult`; it waits for the leader's request."""
@@ -131,16 +155,6 @@ class Membership:
             self._rebalancer.on_removal(group, size, now_ms)
         self._rebalancer.answer(token, LeaveResult(ErrorCode.NONE, left))
         return self._rebalancer.take_actions()
-
-    def _check_join(self, request: JoinRequest) -> ErrorCode:
-        if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        shortest, longest = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
-        if not shortest <= request.session_timeout_ms <= longest:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        if not request.protocol_type or not request.protocols:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.NONE
 
     def _group_to_join(self, request: JoinRequest, now_ms: int) -> Group | None:
         if request.member_id:

@@ -73,6 +73,16 @@ class Rebalancer:
         if group.unsynced:
             self._set_deadline("sync", group, now_ms + group.rebalance_timeout_ms)
 
+    def release(self, group: Group) -> None:
+        """End the deadlines of a group, and respond to the waiting requests of its members."""
+        for kind in ("join", "sync"):
+            self._deadlines.cancel((kind, group.group_id, ""))
+        for member_id in (*group.members, *group.pending):
+            self._deadlines.cancel(("session", group.group_id, member_id))
+            self._refuse_waiting(group, member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._delays_left_ms.pop(group.group_id, None)
+        self._grown.discard(group.group_id)
+
     def record_activity(self, group: Group, member_id: str, now_ms: int) -> None:
         """Extend the session of a member whose request counts as a heartbeat."""
         if member_id not in group.joining and member_id not in group.syncing:

@@ -8,6 +8,9 @@ import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
 
+CLASSIC, CONSUMER = "classic", "consumer"
+"""The types of groups: members divide the logs among themselves, or the coordinator assigns them."""
+
 
 @attrs.frozen(kw_only=True)
 class JoinRequest:
@@ -117,3 +120,4 @@ class DescribedGroup:
     protocol: str = ""  # only while the group is stable
     generation_id: int = -1
     members: tuple[DescribedMember, ...] = ()  # only those of a stable group have metadata and assignments
+    group_type: str = CLASSIC

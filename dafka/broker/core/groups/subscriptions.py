@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type of groups of consumers. The metadata of other types are opaque."""
@@ -10,6 +12,7 @@ CONSUMER_PROTOCOL = "consumer"
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
+_NO_USER_DATA = _COUNT.pack(-1)
 
 
 def read_topics(metadata: bytes) -> frozenset[str] | None:
@@ -29,29 +32,59 @@ def read_topics(metadata: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
+class ConsumerSubscription(NamedTuple):
+    """What a consumer wants to read, and the logs that it has, by topic."""
+
+    topics: frozenset[str]
+    owned: Mapping[str, Sequence[int]]
+
+
+def read_subscription(metadata: bytes) -> ConsumerSubscription | None:
+    """Return the subscription in a consumer's metadata; None if it does not follow Kafka's format.
+
+    What `read_topics` reads is followed by the user's data (their length in 32 bits, or -1) and, from version 1 on, by
+    the logs that the consumer has, in the format of `read_assignment` without version.
+    """
+    try:
+        (version,) = _LENGTH.unpack_from(metadata)
+        count, position = _read_count(metadata)
+        topics = set[str]()
+        for _ in range(count):
+            topic, position = _read_name(metadata, position)
+            topics.add(topic)
+        (size,) = _COUNT.unpack_from(metadata, position)
+        position += _COUNT.size + max(size, 0)
+        owned: dict[str, list[int]] = {}
+        if version >= 1:
+            (count,) = _COUNT.unpack_from(metadata, position)
+            owned = _read_logs(metadata, count, position + _COUNT.size)
+    except (struct.error, ValueError):
+        return None
+    return ConsumerSubscription(frozenset(topics), owned)
+
+
 def read_assignment(assignment: bytes) -> dict[str, list[int]] | None:
     """Return the logs in a consumer's assignment, by topic; None if it does not follow Kafka's format.
 
     The format is that of `read_topics`, with the number of logs (32 bits) and their numbers (32 bits each) after each
     name.
     """
-    found: dict[str, list[int]] = {}
     if not assignment:
-        return found
+        return {}
     try:
         count, position = _read_count(assignment)
-        for _ in range(count):
-            topic, position = _read_name(assignment, position)
-            (log_count,) = _COUNT.unpack_from(assignment, position)
-            position += _COUNT.size
-            if not 0 <= log_count <= (len(assignment) - position) // _COUNT.size:
-                return None
-            logs = struct.unpack_from(f">{log_count}i", assignment, position)
-            position += log_count * _COUNT.size
-            found.setdefault(topic, []).extend(logs)
+        return _read_logs(assignment, count, position)
     except (struct.error, ValueError):
         return None
-    return found
+
+
+def encode_assignment(logs: Mapping[str, Iterable[int]]) -> bytes:
+    """Return a consumer's assignment with these logs, by topic, in version 0 of Kafka's format."""
+    parts = [_VERSION_AND_COUNT.pack(0, len(logs))]
+    for topic, numbers in logs.items():
+        name, ordered = topic.encode(), sorted(numbers)
+        parts += [_LENGTH.pack(len(name)), name, struct.pack(f">i{len(ordered)}i", len(ordered), *ordered)]
+    return b"".join([*parts, _NO_USER_DATA])
 
 
 def _read_count(data: bytes) -> tuple[int, int]:
@@ -61,6 +94,22 @@ def _read_count(data: bytes) -> tuple[int, int]:
     if version < 0 or not 0 <= count <= (len(data) - position) // _LENGTH.size:
         raise ValueError("another format")
     return count, position
+
+
+def _read_logs(data: bytes, count: int, position: int) -> dict[str, list[int]]:
+    """Return the logs of a number of topics, by topic. Raises `ValueError` or `struct.error`."""
+    if not 0 <= count <= (len(data) - position) // _LENGTH.size:
+        raise ValueError("another format")
+    found: dict[str, list[int]] = {}
+    for _ in range(count):
+        topic, position = _read_name(data, position)
+        (log_count,) = _COUNT.unpack_from(data, position)
+        position += _COUNT.size
+        if not 0 <= log_count <= (len(data) - position) // _COUNT.size:
+            raise ValueError("another format")
+        found.setdefault(topic, []).extend(struct.unpack_from(f">{log_count}i", data, position))
+        position += log_count * _COUNT.size
+    return found
 
 
 def _read_name(data: bytes, position: int) -> tuple[str, int]:

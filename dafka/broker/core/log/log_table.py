@@ -34,7 +34,7 @@ class LogTable:
 
     `led` has the logs in which this broker assigns offsets, by leader partition; `unwritten` the logs with entries to
     write without new records; `producer_starts` the sequence of the first record of a producer partition that belongs
-    to no deleted topic, if it is not 0.
+    to no deleted topic, if it is not 0. `revision` is the number of changes of topics.
 
     Where methods get `ends` and `earliest`, these are the sequences after the last stored record of partitions, and of
     their first one if it is not 0.
@@ -45,6 +45,7 @@ class LogTable:
         self.producer_starts: Mapping[Partition, int] = {}
         self.led: dict[Partition, Log] = {}
         self.unwritten: dict[Log, None] = {}
+        self.revision = 0
         self._identity = identity
         self._logs: dict[str, list[Log]] = {}
         self._names: dict[str, str] = {}
@@ -87,6 +88,7 @@ class LogTable:
         """Add a topic, or change one: it can get more logs and other settings."""
         self.topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
+        self.revision += 1
         logs = self._logs.setdefault(topic.name, [])
         if 0 < len(logs) < topic.log_count:
             self._close_runs(logs)
@@ -144,6 +146,7 @@ class LogTable:
     def remove_topic(self, name: str) -> list[Log]:
         """Remove a topic. Return its logs, whose partitions the caller deletes."""
         del self._names[self.topics.pop(name).topic_id]
+        self.revision += 1
         logs = self._logs.pop(name)
         for log in logs:
             self.led.pop(log.leader_partition, None)

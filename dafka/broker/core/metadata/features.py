@@ -49,6 +49,9 @@ class FeatureLevels(NamedTuple):
 FIRST_LEVEL = FeatureLevels()
 """What the first release supports."""
 
+CONSUMER_GROUPS = 2
+"""The first level with groups whose coordinator assigns the partitions (KIP-848)."""
+
 
 def common_levels(ranges: Iterable[FeatureLevels]) -> FeatureLevels:
     """Return the levels that are in all ranges. There are none if `lowest` is larger than `highest`."""
@@ -75,5 +78,5 @@ class FeatureSupport:
         return self.command_levels.get(kind, 1)
 
 
-SUPPORTED = FeatureSupport()
+SUPPORTED = FeatureSupport(FeatureLevels(1, CONSUMER_GROUPS))
 """What this version of dafka supports."""

@@ -13,7 +13,8 @@ from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
-from dafka.kafka.apis.shared.topic_ids import find_by_id, id_of, uses_topic_ids
+from dafka.kafka.apis.shared.topic_ids import find_by_id, id_of
+from dafka.kafka.protocol.apis import uses_topic_ids
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader
 from dafka.kafka.protocol.tables import NIL, Request, Response
@@ -64,6 +65,12 @@ class RequestContext:
         """Return the cluster as the client sees it."""
         node = self.broker.node
         return ClusterView(node.brokers, self.endpoint, node.cluster_id, node.controller_address)
+
+    def may_read(self, topic: str) -> bool:
+        """Return whether the client may read a topic. Everybody may where there are no users."""
+        users = self.broker.security.users
+        user = None if users is None else users.find(self.source)
+        return users is None or (user is not None and user.permissions.may_read(topic))
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
         """Return a topic by name, or by id if there is no name; None if it does not exist."""

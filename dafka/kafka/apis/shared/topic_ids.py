@@ -1,4 +1,4 @@
-"""Topic ids (KIP-516): which requests name topics by id, and the names of these topics.
+"""The names of topics in requests that name topics by id (KIP-516).
 
 A request gets the names of its topics before it is authorized. A topic that does not exist keeps an empty name.
 """
@@ -6,13 +6,12 @@ A request gets the names of its topics before it is authorized. A topic that doe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.topics import Topic
-from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.apis import uses_topic_ids
 from dafka.kafka.protocol.messages.logs import (
     FetchRequest,
     FetchTopic,
@@ -26,19 +25,19 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestTopics,
 )
-from dafka.kafka.protocol.tables import VERSION_MAX, Request
-
-FIRST_VERSIONS: Mapping[ApiKey, int] = MappingProxyType(
-    {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
-)
-"""The first version of each request that names topics by id instead of by name."""
+from dafka.kafka.protocol.tables import Request
 
 _Part: TypeAlias = TopicProduceData | FetchTopic | ForgottenTopic | OffsetCommitRequestTopic | OffsetFetchRequestTopics
 
 
 def uuid_of(topic: Topic) -> uuid.UUID:
     """Return the id of a topic as clients see it."""
-    return uuid.UUID(int=int(topic.topic_id, 16))
+    return parse_id(topic.topic_id)
+
+
+def parse_id(topic_id: str) -> uuid.UUID:
+    """Return the id that brokers have of a topic as clients see it."""
+    return uuid.UUID(int=int(topic_id, 16))
 
 
 def id_of(topic_id: uuid.UUID) -> str:
@@ -49,11 +48,6 @@ def id_of(topic_id: uuid.UUID) -> str:
 def find_by_id(table: LogTable, topic_id: uuid.UUID) -> Topic | None:
     """Return the topic with an id, if clients may use it; None if there is none."""
     return table.find_client_topic_by_id(id_of(topic_id))
-
-
-def uses_topic_ids(api_key: ApiKey, api_version: int) -> bool:
-    """Return whether requests of an API in a version name topics by id."""
-    return api_version >= FIRST_VERSIONS.get(api_key, VERSION_MAX)
 
 
 def name_topics(table: LogTable, api_version: int, request: Request) -> None:

@@ -1,0 +1,192 @@
+"""The APIs of groups whose coordinator assigns the logs (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, Assignment
+from dafka.broker.core.groups.consumer.results import (
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResult,
+    DescribedMember,
+)
+from dafka.broker.core.groups.consumer.results import DescribedConsumerGroup as GroupDescription
+from dafka.broker.core.metadata.features import CONSUMER_GROUPS
+from dafka.broker.core.metadata.log_replicas import LogKey
+from dafka.kafka.apis.shared.authorization import GROUP_REFUSED, TOPIC_REFUSED, add_refused, refuse, split_unauthorized
+from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
+from dafka.kafka.apis.shared.topic_ids import id_of, parse_id
+from dafka.kafka.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedAssignment,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedTopicPartitions,
+    HeartbeatAssignment,
+    HeartbeatTopicPartitions,
+)
+
+_MEMBER_ID_VERSION = 1
+"""The first version in which clients choose the id of a member."""
+
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+"""The types of members in descriptions."""
+
+
+def _authorize_heartbeat(
+    user: Permissions, _context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> Decision:
+    """Require the permission for the group, and `read` on the topics that the member names."""
+    if not user.may_use_group(request.group_id):
+        return _refuse(GROUP_REFUSED)
+    is_permitted = all(map(user.may_read, request.subscribed_topic_names or ()))
+    return None if is_permitted else _refuse(TOPIC_REFUSED)
+
+
+@handles(ConsumerGroupHeartbeatRequest, _authorize_heartbeat)
+async def heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+    """Add a member to a group, keep it there, or remove it."""
+    if context.header.api_version >= _MEMBER_ID_VERSION and not request.member_id:
+        return _refuse(ErrorCode.INVALID_REQUEST, "the member id is empty: a client chooses it before it joins")
+    level = context.broker.node.tables.state.members.feature_level
+    if level < CONSUMER_GROUPS:
+        message = (
+            f"the cluster has the feature level {level}, and this needs {CONSUMER_GROUPS}: `dafka cluster upgrade`"
+        )
+        return _refuse(ErrorCode.UNSUPPORTED_VERSION, message)
+    timeout_ms, names = request.rebalance_timeout_ms, request.subscribed_topic_names
+    owned = request.topic_partitions
+    result = await context.broker.groups.consumer_heartbeat(
+        ConsumerHeartbeatRequest(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            instance_id=request.instance_id or "",
+            rack=request.rack_id or "",
+            client_id=context.header.client_id or "",
+            client_host=context.host,
+            rebalance_timeout_ms=None if timeout_ms < 0 else timeout_ms,
+            topics=None if names is None else frozenset(names),
+            pattern=request.subscribed_topic_regex,
+            assignor=request.server_assignor,
+            owned=None if owned is None else _read_logs(owned),
+            may_read=context.may_read,
+        )
+    )
+    return _answer(context, result)
+
+
+def _refuse(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        error_code=error, error_message=message, member_epoch=JOINING_EPOCH, heartbeat_interval_ms=0
+    )
+
+
+def _answer(context: RequestContext, result: ConsumerHeartbeatResult) -> ConsumerGroupHeartbeatResponse:
+    if result.error_code:
+        return _refuse(result.error_code, result.error_message)
+    assignment = None
+    if result.assignment is not None:
+        parts = [
+            HeartbeatTopicPartitions(topic_id=parse_id(topic_id), partitions=numbers)
+            for topic_id, numbers in _group_by_topic(result.assignment).items()
+        ]
+        assignment = HeartbeatAssignment(topic_partitions=parts)
+    return ConsumerGroupHeartbeatResponse(
+        error_code=ErrorCode.NONE,
+        member_id=result.member_id,
+        member_epoch=result.member_epoch,
+        heartbeat_interval_ms=context.broker.config.kafka.consumer_heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
+def _read_logs(topics: Iterable[HeartbeatTopicPartitions]) -> Assignment:
+    return frozenset(LogKey(id_of(topic.topic_id), number) for topic in topics for number in topic.partitions)
+
+
+def _group_by_topic(logs: Assignment) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic_id, number in sorted(logs):
+        found.setdefault(topic_id, []).append(number)
+    return found
+
+
+def _authorize_description(
+    user: Permissions, _context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> Decision:
+    """Require the permission for the groups. Groups that read topics which the user may not see are refused, too."""
+    refused = split_unauthorized(request, "group_ids", user.may_use_group)
+    add = add_refused(refused, "groups", GROUP_REFUSED)
+
+    def patch(response: ConsumerGroupDescribeResponse) -> None:
+        response.groups = [
+            each if all(map(user.may_see, _topics_in(each))) else refuse(DescribedConsumerGroup, each, TOPIC_REFUSED)
+            for each in response.groups
+        ]
+        if add is not None:
+            add(response)
+
+    return patch
+
+
+def _topics_in(group: DescribedConsumerGroup) -> set[str]:
+    return {
+        topic.topic_name
+        for member in group.members
+        for logs in (member.assignment, member.target_assignment)
+        for topic in logs.topic_partitions
+    }
+
+
+@handles(ConsumerGroupDescribeRequest, _authorize_description)
+async def describe(context: RequestContext, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+    """Answer with groups, their members and what they read."""
+    found = await context.broker.groups.describe_consumer_groups(request.group_ids)
+    return ConsumerGroupDescribeResponse(groups=[_describe(found[each]) for each in request.group_ids])
+
+
+def _describe(group: GroupDescription) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(
+        error_code=group.error_code,
+        error_message=group.error_message,
+        group_id=group.group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor,
+        members=[_describe_member(group, each) for each in group.members],
+    )
+
+
+def _describe_member(group: GroupDescription, described: DescribedMember) -> DescribedConsumer:
+    member = described.member
+    return DescribedConsumer(
+        member_id=member.member_id,
+        instance_id=member.instance_id or None,
+        rack_id=member.rack or None,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.subscription.names),
+        subscribed_topic_regex=member.subscription.pattern or None,
+        assignment=_describe_logs(group, member.assigned),
+        target_assignment=_describe_logs(group, described.target),
+        member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+    )
+
+
+def _describe_logs(group: GroupDescription, logs: Assignment) -> DescribedAssignment:
+    """Return logs with the names of their topics. Those of deleted topics are left out."""
+    return DescribedAssignment(
+        topic_partitions=[
+            DescribedTopicPartitions(topic_id=parse_id(topic_id), topic_name=group.topics[topic_id], partitions=numbers)
+            for topic_id, numbers in _group_by_topic(logs).items()
+            if topic_id in group.topics
+        ]
+    )
