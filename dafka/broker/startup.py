@@ -13,6 +13,7 @@ import trio
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC
 from dafka.broker.core.metadata.store_record import (
@@ -250,13 +251,16 @@ async def run_broker(
 async def _give_up_store_id(storage: Storage) -> str:
     """Give a store another id, durably, and return it. The partitions of its former id become those of another broker.
 
-    Raise `StorageError` if the storage fails.
+    It takes the place of the last id under which the cluster knows it. Raise `StorageError` if the storage fails.
     """
-    state = LocalState()
+    state, cluster = LocalState(), ClusterState()
     await state.load(storage, Partition(CLUSTER_TOPIC, storage.identity))
-    record = decode_store_record(state.values(CLUSTER_TOPIC)[STORE_KEY])
+    stored = state.values(CLUSTER_TOPIC)
+    record = decode_store_record(stored[STORE_KEY])
+    cluster.restore(stored)
     former = record.store_id or storage.identity
-    changed = attrs.evolve(record, store_id=new_address(), replaces=former, starts=(), pending_recovery=0)
+    replaced = former if former in cluster.brokers else record.replaces or former
+    changed = attrs.evolve(record, store_id=new_address(), replaces=replaced, starts=(), pending_recovery=0)
     await delete_partitions(storage, [Partition(CHECKPOINTS_TOPIC, former)])
     state.put(CLUSTER_TOPIC, [(STORE_KEY, encode_store_record(changed))])
     await storage.append(state.begin_write(steady_now_ms()))

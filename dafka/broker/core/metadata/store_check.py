@@ -207,10 +207,10 @@ class StoreCheck:
     def find_problem(self, now: float) -> StoreProblem | None:
         """Return how the store has forgotten something; None if it has not, or if it is not certain yet.
 
-        Another start of it runs if the signs go on for twice the timeout, and it has ended if there was none for as
-        long.
+        Another start of it runs if the signs go on for twice the timeout, and for `FORMER_RUNS_S`: they can have been
+        on their way for long. It has ended if there was none for as long.
         """
-        certain_s, sightings = 2 * self._timeout_s, self._sightings.values()
+        certain_s, sightings = max(2 * self._timeout_s, FORMER_RUNS_S), self._sightings.values()
         if any(each.count >= SIGHTINGS_MIN and each.latest - each.first >= certain_s for each in sightings):
             return StoreProblem.TWIN
         if any(now - each.latest <= certain_s for each in sightings):

@@ -110,8 +110,9 @@ class CheckedBroker(Broker):
     def give_up(self, kept_log: Callable[[str, Broker], KeptLog]) -> None:
         self.crash()
         self.ids_given_up += 1  # a disk that forgets does not take it back: each new id is used once
-        former, self.name = self.name, self.link + "'" * self.ids_given_up
-        self.replaces, self.starts = former, ()
+        if self.name in self.state.brokers or not self.replaces:
+            self.replaces = self.name
+        self.name, self.starts = self.link + "'" * self.ids_given_up, ()
         self.start(kept_log)
 
     def answered(self, broker: str, start: str, memory: StoreMemory, ends: Ends) -> None:

@@ -100,7 +100,7 @@ BUGS: dict[str, Bug] = {
     "a broker applies commands that are not committed": Bug(74, TopicBroker, "apply", observe_the_end),
     "a log begins with its present replicas": Bug(0, TopicBroker, "first_replicas", begin_with_present_replicas),
     "a change counts as made when its leader begins it": Bug(
-        46, LogReplicas, "order",
+        107, LogReplicas, "order",
         lambda order: lambda self, *arguments, **options: order(self, *arguments, **options).finish(),
     ),
     "a deleted topic keeps its ordered replicas": Bug(0, ReplicaTable, "remove", lambda _: lambda _self, _topic: []),

@@ -196,6 +196,7 @@ class TopicBroker(CheckedBroker):
     def known_logs(self) -> Iterable[str]:
         self.state, self.logs = ClusterState(), {}
         self.state.restore(self.stored)
+        self.has_joined = bool(self.state.cluster_id)  # it joins again if it crashed before that was durable
         self.state.applied = self.applied
         self.state.take_changed()
         self.planner = Planner(self.state, self.brokers, PlannerSettings(full_bytes=FULL_BYTES))

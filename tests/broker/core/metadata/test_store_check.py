@@ -187,7 +187,9 @@ def test_a_former_start_may_have_ended_a_moment_ago_and_later_it_is_a_twin(
     assert not check.is_passed("a", "a", 0.5)
     for at in range(10):
         report(check, 6.0 + 0.25 * at)
-    assert check.find_problem(8.25) is StoreProblem.TWIN
+        assert check.find_problem(6.0 + 0.25 * at) is None
+    report(check, 8.5)
+    assert check.find_problem(8.5) is StoreProblem.TWIN
 
 
 @pytest.mark.parametrize("memory", [StoreMemory(running="s2"), StoreMemory(running="s0", counter=1)])
@@ -195,20 +197,20 @@ def test_a_store_with_a_problem_is_a_clone_if_another_start_runs_and_else_an_old
     claim = StoreClaim(("s0", "s1"))
     problem = find_problem(claim, memory)
     older, clone = StoreCheck(TIMEOUT_S), StoreCheck(TIMEOUT_S)
-    for at in (0.0, 0.5, 1.0, 1.5):
+    for at in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5):
         for check in (older, clone):
             check.answered("a", claim, memory, at)
             assert check.find_problem(at) is None
-    older.answered("a", claim, StoreMemory(counter=memory.counter), 2.0)
+    older.answered("a", claim, StoreMemory(counter=memory.counter), 3.0)
     expected = StoreProblem.START if problem is StoreProblem.TWIN else StoreProblem.COUNTER
-    assert older.find_problem(2.0) is expected
-    clone.answered("a", claim, memory, 2.0)
-    assert clone.find_problem(2.0) is StoreProblem.TWIN
+    assert older.find_problem(3.0) is expected
+    clone.answered("a", claim, memory, 3.0)
+    assert clone.find_problem(3.0) is StoreProblem.TWIN
     for check in (older, clone):
         assert not check.is_passed("a", "a", 10 * ANSWER_S), "it must not serve with this id"
     unheard = StoreCheck(TIMEOUT_S)
     unheard.answered("a", claim, memory, 0.0)
-    assert [unheard.find_problem(at) for at in (0.0, 2.0, 2.1)] == [None, None, expected]
+    assert [unheard.find_problem(at) for at in (0.0, 3.0, 3.1)] == [None, None, expected]
 
 
 @pytest.mark.parametrize(
