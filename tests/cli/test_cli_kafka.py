@@ -146,6 +146,27 @@ def test_groups_are_described_reset_and_deleted(broker: Broker) -> None:
     assert "readers" not in broker.output("group", "list")
 
 
+def test_groups_whose_coordinator_assigns_are_described_and_not_reset_while_they_have_members(broker: Broker) -> None:
+    Confluent().write(broker.servers, "assigned", [Message(b"%d" % n) for n in range(3)], "none")
+    group = {"group.id": "assigned", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+    with closing(Consumer({"bootstrap.servers": broker.servers, "client.id": "me", **group})) as consumer:
+        consumer.subscribe(["assigned"])
+        while consumer.poll(60) is None:
+            pass
+        consumer.commit(asynchronous=False)
+        assert {"group": "assigned", "state": "Stable", "type": "consumer", "protocol": "consumer"} in broker.lines(
+            "group", "list"
+        )
+        (found,) = broker.lines("group", "describe", "assigned")
+        assert (found["state"], [each["client"] for each in found["members"]]) == ("Stable", ["me"])
+        assert [each["topic"] for each in found["offsets"]] == ["assigned"]
+        refused = broker.error("group", "reset", "assigned", "--to", "earliest")
+        assert refused == "group 'assigned': it has members (it is Stable): stop them first"
+    assert "assigned: Empty" in broker.output("group", "describe", "assigned")
+    assert broker.lines("group", "reset", "assigned", "--to", "earliest")[0]["offset"] == 0
+    assert broker.error("group", "describe", "absent") == "group 'absent': there is no such group"
+
+
 def test_group_without_offsets_gets_those_of_the_named_topics(broker: Broker) -> None:
     Confluent().write(broker.servers, "named", [Message(b"%d" % n) for n in range(5)], "none")
     broker.output("group", "reset", "fresh", "--to", "3", "--topic", "named")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.groups.consumer.group import ConsumerGroupState
 from dafka.broker.core.groups.group import GroupState
 from dafka.broker.core.groups.results import DescribedGroup, DescribedMember
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
@@ -20,7 +21,8 @@ from dafka.http.server.errors import WebError
 from dafka.http.server.messages import AnyResponse, Request, Response
 
 GroupName: TypeAlias = Annotated[str, doc("The name of the group.")]
-_STATES = tuple(each.value for each in GroupState if each is not GroupState.DEAD)
+_ALL_STATES = (*GroupState, *ConsumerGroupState)
+_STATES = tuple(dict.fromkeys(each.value for each in _ALL_STATES if each is not GroupState.DEAD))
 State: TypeAlias = Annotated[str, doc("Its state, under Kafka's name.", enum=_STATES)]
 ProtocolType: TypeAlias = Annotated[
     str, doc("What kind of group it is: `consumer` for consumers; empty if it never had members.")

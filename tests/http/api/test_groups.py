@@ -21,14 +21,16 @@ from dafka.http.server.principal import EVERYTHING
 from tests.http.running import DEADLINE_S, open_web
 
 
-async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_group_shows_its_members_their_logs_and_its_lag(protocol: str) -> None:
     async with open_web() as web:
         await web.request("POST", "/topics", document={"name": "orders", "log_count": 2})
         for log in (0, 0, 0, 1):
             assert (await web.request("POST", f"/topics/orders/records?log={log}", b"x")).status == 200
         with trio.fail_after(DEADLINE_S):
             settings = {"bootstrap.servers": web.broker.bootstrap_servers, "group.id": "billing", "client.id": "shop"}
-            consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+            settings |= {"group.protocol": protocol, "auto.offset.reset": "earliest"}
+            consumer = Consumer({**settings, "enable.auto.commit": False})
             consumer.subscribe(["orders"])
             with closing(consumer):
                 read = 0
@@ -46,7 +48,8 @@ async def test_a_group_shows_its_members_their_logs_and_its_lag() -> None:
                 assert found == [(0, 3, 0, member["member_id"]), (1, 1, 1, member["member_id"])]
                 listed = (await web.get("/groups?state=Stable")).document["groups"]
                 assert [(each["group"], each["member_count"]) for each in listed] == [("billing", 1)]
-                assert (await web.get("/groups?state=Empty")).document["groups"] == []
+                for state in ("Empty", "Assigning", "PreparingRebalance"):
+                    assert (await web.get(f"/groups?state={state}")).document["groups"] == []
                 assert (await web.request("DELETE", "/groups/billing")).code == "conflict"
                 reset = {"topic": "orders", "to": "earliest"}
                 refused = await web.request("PUT", "/groups/billing/offsets", document=reset)
