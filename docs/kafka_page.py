@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dafka.broker.core.metadata.topic_settings import TOPIC_SETTING_NAMES
+from dafka.broker.core.metadata.topic_settings import EFFECTIVE_SETTING_NAMES
 from dafka.kafka.apis import SERVED
 from dafka.kafka.protocol.apis import ADVERTISED
 from dafka.kafka.protocol.constants import ApiKey
@@ -43,7 +43,8 @@ NOTES = {
     "belongs",
     ApiKey.JOIN_GROUP: "eager and cooperative assignment, static members; the classic protocol of groups",
     ApiKey.CREATE_TOPICS: "with a replication factor or with the brokers of each log; with the settings "
-    f"{', '.join(f'`{name}`' for name in TOPIC_SETTING_NAMES)}",
+    f"{', '.join(f'`{name}`' for name in EFFECTIVE_SETTING_NAMES)}. Kafka's other settings are checked, kept and "
+    "shown, and have no effect",
     ApiKey.CREATE_PARTITIONS: "their number can only increase; with the brokers of the further logs, or without",
     ApiKey.DELETE_RECORDS: "also records of Dafka's own producers, unless another log needs earlier ones of their "
     "partition",

@@ -65,6 +65,11 @@ def test_topics_are_created_changed_and_deleted(broker: Broker) -> None:
     broker.output("topic", "alter", "made", "--logs", "4", "--unset", "retention.ms", "--set", "retention.bytes=1000")
     (found,) = broker.lines("topic", "describe", "made")
     assert (len(found["logs"]), found["settings"]) == (4, {"retention.bytes": "1000"})
+    broker.output("topic", "alter", "made", "--set", "segment.ms=1000")
+    assert broker.output("topic", "describe", "made").splitlines()[-2:] == [
+        "made: retention.bytes=1000",
+        "made: segment.ms=1000 (no effect)",
+    ]
     assert broker.error("topic", "delete", "made").startswith("expected --yes, since standard input is not a terminal")
     assert broker.run("topic", "delete", "made", "--yes").stderr == "deleted made\n"
     assert "made" not in broker.output("topic", "list")

@@ -10,6 +10,7 @@ import attrs
 import click
 
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.topic_settings import EFFECTIVE_SETTING_NAMES
 from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import client_options, http_options, json_option
@@ -154,7 +155,8 @@ def describe(names: tuple[str, ...], as_json: bool, client: KafkaClient) -> None
     print_table(("topic",), numbers, rows)
     for name, some in settings.items():
         for setting, value in some.items():
-            click.echo(f"{name}: {setting}={value}")
+            mark = "" if setting in EFFECTIVE_SETTING_NAMES else " (no effect)"
+            click.echo(f"{name}: {setting}={value}{mark}")
 
 
 @topic.command()

@@ -11,7 +11,13 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from dafka.broker.access.permissions import Permission
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.topic_settings import TOPIC_SETTING_NAMES, find_settings_problem, list_settings
+from dafka.broker.core.metadata.topic_settings import (
+    EFFECTIVE_SETTING_NAMES,
+    TOPIC_SETTING_NAMES,
+    find_setting_problem,
+    find_settings_problem,
+    list_settings,
+)
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.broker.inventory import StoredPartition, StoredTopic
 from dafka.broker.node import BrokerNode
@@ -89,7 +95,10 @@ class TopicDetails(Document):
 SettingText: TypeAlias = Annotated[str, Meta(max_length=100)]
 SettingChanges: TypeAlias = Annotated[
     dict[str, SettingText | None],
-    doc(f"Values of {', '.join(f'`{each}`' for each in TOPIC_SETTING_NAMES)}. Null resets one."),
+    doc(
+        f"Values of {', '.join(f'`{each}`' for each in EFFECTIVE_SETTING_NAMES)}, or of Kafka's other settings, which "
+        "have no effect. Null resets one."
+    ),
 ]
 
 
@@ -303,7 +312,11 @@ async def _describe(request: Request, topic: Topic, *, has_times: bool = False) 
         log_count=topic.log_count,
         record_count=sum(each.end_offset - each.start_offset for each in described),
         logs=described,
-        settings=[TopicSetting.of(each) for each in list_settings(topic, request.broker.config)],
+        settings=[
+            TopicSetting.of(each)
+            for each in list_settings(topic, request.broker.config)
+            if each.has_effect or each.is_own
+        ],
         permissions=list_permissions(request.principal, topic.name),
     )
 
@@ -347,9 +360,7 @@ async def change_topic(request: Request, document: TopicChanges) -> TopicDetails
         if value is not None:
             settings[name] = value
         elif settings.pop(name, None) is None and name not in TOPIC_SETTING_NAMES:
-            raise WebError(
-                "bad_request", f"a topic has the settings {', '.join(TOPIC_SETTING_NAMES)}, and not {name!r}"
-            )
+            raise WebError("bad_request", find_setting_problem(name, ""))
     problem = find_settings_problem(settings)
     if problem:
         raise WebError("bad_request", problem)

@@ -20,7 +20,17 @@ from dafka.kafka.apis.shared.authorization import (
 )
 from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
-from dafka.kafka.protocol.constants import BROKER, DELETE, FROM_BROKER, FROM_DEFAULT, FROM_TOPIC, SET, TOPIC
+from dafka.kafka.protocol.constants import (
+    APPEND,
+    BROKER,
+    DELETE,
+    FROM_BROKER,
+    FROM_DEFAULT,
+    FROM_TOPIC,
+    SET,
+    SUBTRACT,
+    TOPIC,
+)
 from dafka.kafka.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -32,6 +42,7 @@ from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+    DescribeConfigsSynonym,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
@@ -44,12 +55,14 @@ _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 
 
 class Setting(NamedTuple):
-    """A setting as clients see it: name, value, source and type, in Kafka's numbers."""
+    """A setting as clients see it: name and value, source and type in Kafka's numbers, the default and a text."""
 
     name: str
     value: str
     source: int
     kind: int
+    default: str | None = None
+    text: str | None = None
 
 
 _KINDS = {
@@ -58,13 +71,21 @@ _KINDS = {
     SettingKind.LONG: _LONG,
     SettingKind.DOUBLE: _DOUBLE,
     SettingKind.LIST: _LIST,
+    SettingKind.BOOLEAN: _BOOLEAN,
 }
 
 
 def list_settings(topic: Topic, config: Config) -> list[Setting]:
     """Return all settings of a topic."""
     return [
-        Setting(each.name, each.value, FROM_TOPIC if each.is_own else FROM_DEFAULT, _KINDS[each.kind])
+        Setting(
+            each.name,
+            each.value,
+            FROM_TOPIC if each.is_own else FROM_DEFAULT,
+            _KINDS[each.kind],
+            each.default,
+            each.text if each.has_effect else f"No effect. {each.text}",
+        )
         for each in topic_settings.list_settings(topic, config)
     ]
 
@@ -110,10 +131,12 @@ def _require_resources(is_permitted: Callable[[Permissions, str], bool], answers
 @handles(DescribeConfigsRequest, _require_resources(Permissions.may_see, "results"))
 async def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Answer with the settings of topics and of the broker."""
-    return DescribeConfigsResponse(results=[_describe(context, each) for each in request.resources])
+    return DescribeConfigsResponse(results=[_describe(context, request, each) for each in request.resources])
 
 
-def _describe(context: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+def _describe(
+    context: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
     settings, error, message, is_read_only = list[Setting](), ErrorCode.NONE, None, True
     own = context.broker.node.brokers.own
     if resource.resource_type == TOPIC:
@@ -137,6 +160,8 @@ def _describe(context: RequestContext, resource: DescribeConfigsResource) -> Des
             is_default=each.source == FROM_DEFAULT,
             is_sensitive=False,
             config_type=each.kind,
+            synonyms=_synonyms(each) if request.include_synonyms else [],
+            documentation=each.text if request.include_documentation else None,
         )
         for each in settings
         if names is None or each.name in names
@@ -148,6 +173,14 @@ def _describe(context: RequestContext, resource: DescribeConfigsResource) -> Des
         resource_name=resource.resource_name,
         configs=configs,
     )
+
+
+def _synonyms(setting: Setting) -> list[DescribeConfigsSynonym]:
+    """Return the values that a setting has and would have without its own, the one that counts first."""
+    found = [DescribeConfigsSynonym(name=setting.name, value=setting.value, source=setting.source)]
+    if setting.default is not None and setting.source != FROM_DEFAULT:
+        found.append(DescribeConfigsSynonym(name=setting.name, value=setting.default, source=FROM_DEFAULT))
+    return found
 
 
 @handles(AlterConfigsRequest, _require_resources(Permissions.may_administer, "responses"), changes_topics=True)
@@ -170,21 +203,35 @@ async def alter_configs_incrementally(
     responses = []
     for each in request.resources:
         topic = context.broker.node.find_topic(each.resource_name)
-        settings = _changed({} if topic is None else dict(topic.settings), each.configs)
+        settings = None if topic is None else _changed(topic, context.broker.config, each.configs)
         responses.append(await _change(context, each, settings, is_trial=request.validate_only))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
-def _changed(settings: dict[str, str], changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
-    """Return the settings after changes; None if an operation is neither SET nor DELETE."""
+def _changed(topic: Topic, config: Config, changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
+    """Return the settings of a topic after changes; None if an operation is not possible for its setting."""
+    settings = dict(topic.settings)
+    lists = {each.name: each.value for each in list_settings(topic, config) if each.kind == _LIST}
     for change in changes:
-        if change.config_operation == DELETE:
-            settings.pop(change.name, None)
-        elif change.config_operation == SET and change.value is not None:
-            settings[change.name] = change.value
+        operation, name = change.config_operation, change.name
+        if operation == DELETE:
+            settings.pop(name, None)
+        elif change.value is None:
+            return None
+        elif operation == SET:
+            settings[name] = change.value
+        elif operation in {APPEND, SUBTRACT} and name in lists:
+            present, named = (_split(each) for each in (settings.get(name, lists[name]), change.value))
+            kept = [each for each in present if operation == APPEND or each not in named]
+            added = [each for each in named if operation == APPEND and each not in present]
+            settings[name] = ",".join(kept + added)
         else:
             return None
     return settings
+
+
+def _split(value: str) -> list[str]:
+    return [each.strip() for each in value.split(",") if each.strip()]
 
 
 async def _change(
@@ -197,12 +244,12 @@ async def _change(
     node, name = context.broker.node, resource.resource_name
     error: ErrorCode = ErrorCode.NONE
     message: str | None = ""
-    if settings is None:
-        error, message = ErrorCode.INVALID_CONFIG, "settings can be set and deleted"
-    elif resource.resource_type != TOPIC:
+    if resource.resource_type != TOPIC:
         error, message = ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed"
     elif node.find_topic(name) is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif settings is None:
+        error, message = ErrorCode.INVALID_CONFIG, "settings are set and deleted; lists can be appended to, too"
     elif message := find_settings_problem(settings):
         error = ErrorCode.INVALID_CONFIG
     elif not is_trial:

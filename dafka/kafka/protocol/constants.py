@@ -58,7 +58,7 @@ class ApiKey(IntEnum):
 TOPIC, BROKER = 2, 4
 """The types of resources that have settings."""
 
-SET, DELETE = 0, 1
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 """What IncrementalAlterConfigs does to a setting."""
 
 FROM_TOPIC, FROM_BROKER, FROM_DEFAULT = 1, 4, 5

@@ -193,6 +193,13 @@ CHANGED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
     (resource("one", retention_ms=(APPEND, "7")), ErrorCode.INVALID_CONFIG, SETTINGS),
     (resource("one", retention_ms=(SUBTRACT, "7")), ErrorCode.INVALID_CONFIG, SETTINGS),
     (resource("one", retention_ms=(DELETE, None), unknown=(SET, "1")), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("one", segment_bytes=(SET, "2097152")), NONE, {**SETTINGS, "segment.bytes": "2097152"}),
+    (resource("one", segment_bytes=(SET, "5")), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("one", cleanup_policy=(APPEND, "compact")), NONE, {**SETTINGS, "cleanup.policy": "delete,compact"}),
+    (resource("one", cleanup_policy=(APPEND, "delete")), NONE, {**SETTINGS, "cleanup.policy": "delete"}),
+    (resource("one", cleanup_policy=(SUBTRACT, "compact")), NONE, {**SETTINGS, "cleanup.policy": "delete"}),
+    (resource("one", cleanup_policy=(SUBTRACT, "delete")), ErrorCode.INVALID_CONFIG, SETTINGS),
+    (resource("one", cleanup_policy=(APPEND, None)), ErrorCode.INVALID_CONFIG, SETTINGS),
     (resource("unknown", retention_ms=(SET, "7")), UNKNOWN, SETTINGS),
     (resource("0", BROKER, retention_ms=(SET, "7")), ErrorCode.INVALID_REQUEST, SETTINGS),
 ]
@@ -246,6 +253,21 @@ def test_settings_are_described_by_name(client: Client) -> None:
     assert describe(BROKER, "", ["num.partitions"]) == (NONE, {"num.partitions": (str(DEFAULT_LOGS), 4, True)})
     kinds = {"cleanup.policy": 7, "min.insync.replicas": 3, "retention.ms": 5, "broker.id": 3}
     assert {name: types.get(name) for name in kinds} == kinds
+
+
+def test_settings_are_described_with_their_defaults_and_texts(client: Client) -> None:
+    names = ["retention.ms", "segment.ms"]
+    asked = {"resource_type": TOPIC, "resource_name": "one", "configuration_keys": names}
+    plain = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[asked])["results"][0]["configs"]
+    assert all((each["synonyms"], each["documentation"]) == ([], None) for each in plain)
+    full = {"include_synonyms": True, "include_documentation": True}
+    own, kept = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[asked], **full)["results"][0]["configs"]
+    assert [(each["value"], each["source"]) for each in own["synonyms"]] == [("60000", 1), ("-1", 5)]
+    assert [(each["name"], each["value"], each["source"]) for each in kept["synonyms"]] == [
+        ("segment.ms", "604800000", 5)
+    ]
+    assert own["documentation"].startswith("How long records are kept")
+    assert kept["documentation"].startswith("No effect. ")
 
 
 async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:

@@ -161,7 +161,7 @@ class GroupCoordinator:
                 return [Answer(token, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, message))]
             actions = self._replace(classic, converted, now_ms)
         actions += self._consumers.heartbeat(token, request, now_ms)
-        return actions + self._restore_classic(now_ms)
+        return actions + self._restore_classic(now_ms, request.group_id)
 
     def _replace(self, classic: Group, converted: ConsumerGroup, now_ms: int) -> list[Action]:
         """Replace a classic group by the consumer group that is made of it, unless it has no members."""
@@ -171,10 +171,10 @@ class GroupCoordinator:
         tombstones = [encode_group_tombstone(classic.group_id)] if classic.generation_id else []
         return write_state([*tombstones, *records]) + self._membership.release_group(classic.group_id)
 
-    def _restore_classic(self, now_ms: int) -> list[Action]:
-        """Make classic groups of the groups that only classic clients are left in."""
+    def _restore_classic(self, now_ms: int, *group_ids: str) -> list[Action]:
+        """Make classic groups of the groups that only classic clients are in, of those named or that have shrunk."""
         actions = list[Action]()
-        for group_id in sorted(self._consumers.take_shrunk()):
+        for group_id in sorted(self._consumers.take_shrunk().union(group_ids)):
             group = self._consumers.groups.get(group_id)
             classic = make_classic_group(group, now_ms) if group is not None and is_classic(group) else None
             if classic is not None:

@@ -18,15 +18,19 @@ class SettingKind(Enum):
     LONG = "long"
     DOUBLE = "double"
     LIST = "list"
+    BOOLEAN = "boolean"
 
 
 class TopicSetting(NamedTuple):
-    """A setting of a topic: its own value, or the broker's default."""
+    """A setting of a topic: its own value, or the broker's default, which is `default` as well."""
 
     name: str
     value: str
+    default: str
     is_own: bool
     kind: SettingKind
+    has_effect: bool
+    text: str
 
 
 class _Rule(NamedTuple):
@@ -34,9 +38,15 @@ class _Rule(NamedTuple):
     default: Callable[[Config], str]
     is_valid: Callable[[str], bool]
     expected: str
+    text: str
+    has_effect: bool = True
 
 
-def _is_whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], bool]:
+LONG_MAX = 2**63 - 1
+"""The largest value of a setting that is a number."""
+
+
+def _is_whole(minimum: int, maximum: int = LONG_MAX) -> Callable[[str], bool]:
     def check(value: str) -> bool:
         try:
             return minimum <= int(value) <= maximum
@@ -66,54 +76,146 @@ def _split(value: str) -> list[str]:
     return [each.strip() for each in value.split(",")]
 
 
+def _number(kind: SettingKind, default: Callable[[Config], str], minimum: int, text: str) -> _Rule:
+    return _Rule(kind, default, _is_whole(minimum), f"a number from {minimum} on", text)
+
+
+def _kept(kind: SettingKind, default: str, is_valid: Callable[[str], bool], expected: str, text: str) -> _Rule:
+    """Return the rule of a setting that is kept and shown, and that has no effect."""
+    return _Rule(kind, lambda _: default, is_valid, expected, text, has_effect=False)
+
+
+def _kept_number(kind: SettingKind, default: int, minimum: int, text: str, maximum: int = LONG_MAX) -> _Rule:
+    expected = f"a number from {minimum} on" if maximum == LONG_MAX else f"a number from {minimum} to {maximum}"
+    return _kept(kind, str(default), _is_whole(minimum, maximum), expected, text)
+
+
+def _kept_flag(text: str, *, may_be_set: bool = True) -> _Rule:
+    expected = "'true' or 'false'" if may_be_set else "'false', which is the only possible value here"
+    values = {"true", "false"} if may_be_set else {"false"}
+    return _kept(SettingKind.BOOLEAN, "false", values.__contains__, expected, text)
+
+
+_STRING, _INT, _LONG = SettingKind.STRING, SettingKind.INT, SettingKind.LONG
+_CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+_SYNCED = "Everything is on disk before it is acknowledged."
+_SEGMENTS = "The storage divides logs into files by itself."
+_TIERS = "Objects of the cold tier have settings of their own."
+
 _RULES = {
     "availability": _Rule(
-        SettingKind.STRING,
+        _STRING,
         lambda _: MAJORITY,
         lambda value: value in {MAJORITY, BRANCH},
         f"'{MAJORITY}' or '{BRANCH}'",
+        "Who can write to a log during a network partition.",
     ),
     "cleanup.policy": _Rule(
         SettingKind.LIST,
         lambda _: DELETE,
         lambda value: set(_split(value)) in ({DELETE}, {COMPACT}, {DELETE, COMPACT}),
         f"'{DELETE}', '{COMPACT}' or '{COMPACT},{DELETE}'",
+        "Whether old records are deleted, and whether only the last record of each key is kept.",
     ),
-    "delete.retention.ms": _Rule(
-        SettingKind.LONG, lambda config: str(config.store.tombstone_ms), _is_whole(0), "a number from 0 on"
+    "compression.gzip.level": _kept(
+        _INT,
+        "-1",
+        lambda value: value == "-1" or _is_whole(1, 9)(value),
+        "-1 or a number from 1 to 9",
+        "See compression.type.",
     ),
+    "compression.lz4.level": _kept_number(_INT, 9, 1, "See compression.type.", 17),
+    "compression.type": _kept(
+        _STRING,
+        "producer",
+        _CODECS.__contains__,
+        ", ".join(f"'{each}'" for each in _CODECS),
+        "Batches are kept as producers have compressed them.",
+    ),
+    "compression.zstd.level": _kept_number(_INT, 3, -131072, "See compression.type.", 22),
+    "delete.retention.ms": _number(
+        _LONG,
+        lambda config: str(config.store.tombstone_ms),
+        0,
+        "How long a compacted topic keeps the tombstone of a key, in ms.",
+    ),
+    "file.delete.delay.ms": _kept_number(_LONG, 60_000, 0, _SEGMENTS),
+    "flush.messages": _kept_number(_LONG, LONG_MAX, 1, _SYNCED),
+    "flush.ms": _kept_number(_LONG, LONG_MAX, 0, _SYNCED),
+    "follower.replication.throttled.replicas": _kept(
+        SettingKind.LIST, "", lambda _: True, "a list", "Copies between brokers are not throttled."
+    ),
+    "index.interval.bytes": _kept_number(_INT, 4096, 0, _SEGMENTS),
+    "leader.replication.throttled.replicas": _kept(
+        SettingKind.LIST, "", lambda _: True, "a list", "Copies between brokers are not throttled."
+    ),
+    "local.retention.bytes": _kept_number(_LONG, -2, -2, _TIERS),
+    "local.retention.ms": _kept_number(_LONG, -2, -2, _TIERS),
+    "max.compaction.lag.ms": _kept_number(_LONG, LONG_MAX, 1, "Compaction runs by the ratio of what can be dropped."),
     "max.decompressed.message.bytes": _Rule(
-        SettingKind.INT,
+        _INT,
         lambda config: str(config.kafka.batch_bytes_max),
         _is_whole(1, BATCH_BYTES_MAX),
         f"a number from 1 to {BATCH_BYTES_MAX}, the size of the largest record in a batch",
+        "The largest size of the records of a batch without compression, in bytes.",
     ),
     "max.message.bytes": _Rule(
-        SettingKind.INT,
+        _INT,
         lambda config: str(config.kafka.message_bytes_max),
         _is_whole(0, BATCH_BYTES_MAX),
         f"a number from 0 to {BATCH_BYTES_MAX}, the size of the largest record in a batch",
+        "The largest size of a batch, in bytes.",
     ),
+    "message.timestamp.after.max.ms": _kept_number(_LONG, 3_600_000, 0, "Records can have any time."),
+    "message.timestamp.before.max.ms": _kept_number(_LONG, LONG_MAX, 0, "Records can have any time."),
     "message.timestamp.type": _Rule(
-        SettingKind.STRING, lambda _: "CreateTime", lambda value: value == "CreateTime", "'CreateTime'"
+        _STRING,
+        lambda _: "CreateTime",
+        lambda value: value == "CreateTime",
+        "'CreateTime'",
+        "Whose time records have: that of their producer.",
     ),
     "min.cleanable.dirty.ratio": _Rule(
         SettingKind.DOUBLE,
         lambda config: str(config.store.compaction_dirty_percent / 100),
         _is_ratio,
         "a number from 0 to 1",
+        "Which part of a compacted topic can be dropped before it is compacted.",
     ),
-    "min.insync.replicas": _Rule(SettingKind.INT, lambda _: _REPLICAS_MIN, _is_whole(1), "a number from 1 on"),
-    "retention.bytes": _Rule(
-        SettingKind.LONG, lambda config: str(config.store.retention_bytes or -1), _is_whole(-1), "a number from -1 on"
+    "min.compaction.lag.ms": _kept(
+        _LONG, "0", "0".__eq__, "0, which is the only possible value here", "Records are compacted at any age."
     ),
-    "retention.ms": _Rule(
-        SettingKind.LONG, lambda config: str(config.store.retention_ms or -1), _is_whole(-1), "a number from -1 on"
+    "min.insync.replicas": _number(
+        _INT, lambda _: _REPLICAS_MIN, 1, "How many replicas must be in sync for writes with acks=all."
     ),
+    "preallocate": _kept_flag(_SEGMENTS),
+    "remote.log.copy.disable": _kept_flag(_TIERS),
+    "remote.log.delete.on.disable": _kept_flag(_TIERS),
+    "remote.storage.enable": _kept_flag(_TIERS, may_be_set=False),
+    "retention.bytes": _number(
+        _LONG,
+        lambda config: str(config.store.retention_bytes or -1),
+        -1,
+        "The size above which a log drops its oldest records, in bytes; -1 for no limit.",
+    ),
+    "retention.ms": _number(
+        _LONG,
+        lambda config: str(config.store.retention_ms or -1),
+        -1,
+        "How long records are kept since they were stored, in ms; -1 for ever.",
+    ),
+    "segment.bytes": _kept_number(_INT, 2**30, 2**20, _SEGMENTS, 2**31 - 1),
+    "segment.index.bytes": _kept_number(_INT, 10 * 2**20, 4, _SEGMENTS, 2**31 - 1),
+    "segment.jitter.ms": _kept_number(_LONG, 0, 0, _SEGMENTS),
+    "segment.ms": _kept_number(_LONG, 604_800_000, 1, _SEGMENTS),
+    "unclean.leader.election.enable": _kept_flag("No leader is elected without the acknowledged records."),
 }
 
 TOPIC_SETTING_NAMES = tuple(_RULES)
-"""The names of the settings that a topic can have."""
+"""The names of the settings that a topic can have: those of Kafka, and of this broker."""
+
+EFFECTIVE_SETTING_NAMES = tuple(name for name, rule in _RULES.items() if rule.has_effect)
+"""The settings that have an effect. The others are kept and shown, so that programs can set what they set in Kafka."""
 
 
 def availability_of(topic: Topic) -> str:
@@ -139,7 +241,7 @@ def find_setting_problem(name: str, value: str) -> str:
     """Return why a setting of a topic is invalid; empty if it is valid."""
     rule = _RULES.get(name)
     if rule is None:
-        return f"a topic has the settings {', '.join(_RULES)}, and not {name!r}"
+        return f"a topic has the settings {', '.join(EFFECTIVE_SETTING_NAMES)} and Kafka's others, and not {name!r}"
     return "" if rule.is_valid(value) else f"{name}: expected {rule.expected}, not {value!r}"
 
 
@@ -154,6 +256,14 @@ def list_settings(topic: Topic, config: Config) -> list[TopicSetting]:
     if config.store.compacts(topic.name):
         defaults["cleanup.policy"] = COMPACT
     return [
-        TopicSetting(name, topic.settings.get(name, defaults[name]), name in topic.settings, rule.kind)
+        TopicSetting(
+            name,
+            topic.settings.get(name, defaults[name]),
+            defaults[name],
+            name in topic.settings,
+            rule.kind,
+            rule.has_effect,
+            rule.text,
+        )
         for name, rule in _RULES.items()
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka.broker.core.metadata.topic_settings import (
+    EFFECTIVE_SETTING_NAMES,
     TOPIC_SETTING_NAMES,
     SettingKind,
     availability_of,
@@ -36,16 +37,58 @@ VALUES: dict[str, tuple[SettingKind, list[str], list[str]]] = {
     "retention.bytes": (SettingKind.LONG, ["-1", "0", LONG_MAX], ["-2", "x"]),
     "retention.ms": (SettingKind.LONG, ["-1", "0", LONG_MAX], ["-2", str(2**63)]),
 }
-"""For each setting, its kind, values that are valid, and values that are not."""
+"""For each setting with an effect, its kind, values that are valid, and values that are not."""
+
+BOOLEAN, INT, LONG = SettingKind.BOOLEAN, SettingKind.INT, SettingKind.LONG
+CODECS = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
+INT_MAX, INT_OVER = str(2**31 - 1), str(2**31)
+KEPT: dict[str, tuple[SettingKind, str, list[str], list[str]]] = {
+    "compression.gzip.level": (INT, "-1", ["1", "9"], ["0", "10"]),
+    "compression.lz4.level": (INT, "9", ["1", "17"], ["0", "18"]),
+    "compression.type": (
+        SettingKind.STRING,
+        "producer",
+        ["uncompressed", "gzip", "snappy", "lz4", "zstd"],
+        ["", "none"],
+    ),
+    "compression.zstd.level": (INT, "3", ["-131072", "22"], ["-131073", "23"]),
+    "file.delete.delay.ms": (LONG, "60000", ["0"], ["-1"]),
+    "flush.messages": (LONG, LONG_MAX, ["1"], ["0"]),
+    "flush.ms": (LONG, LONG_MAX, ["0"], ["-1"]),
+    "follower.replication.throttled.replicas": (SettingKind.LIST, "", ["*", "0:1,1:2"], []),
+    "index.interval.bytes": (INT, "4096", ["0"], ["-1"]),
+    "leader.replication.throttled.replicas": (SettingKind.LIST, "", ["*"], []),
+    "local.retention.bytes": (LONG, "-2", ["-1", "5"], ["-3"]),
+    "local.retention.ms": (LONG, "-2", ["-1", "5"], ["-3"]),
+    "max.compaction.lag.ms": (LONG, LONG_MAX, ["1"], ["0"]),
+    "message.timestamp.after.max.ms": (LONG, "3600000", ["0"], ["-1"]),
+    "message.timestamp.before.max.ms": (LONG, LONG_MAX, ["0"], ["-1"]),
+    "min.compaction.lag.ms": (LONG, "0", [], ["1", "-1"]),
+    "preallocate": (BOOLEAN, "false", ["true"], ["True", "1"]),
+    "remote.log.copy.disable": (BOOLEAN, "false", ["true"], [""]),
+    "remote.log.delete.on.disable": (BOOLEAN, "false", ["true"], [""]),
+    "remote.storage.enable": (BOOLEAN, "false", [], ["true"]),
+    "segment.bytes": (INT, "1073741824", ["1048576", INT_MAX], ["1048575", INT_OVER]),
+    "segment.index.bytes": (INT, "10485760", ["4", INT_MAX], ["3", INT_OVER]),
+    "segment.jitter.ms": (LONG, "0", ["1"], ["-1"]),
+    "segment.ms": (LONG, "604800000", ["1"], ["0"]),
+    "unclean.leader.election.enable": (BOOLEAN, "false", ["true"], ["yes"]),
+}
+"""For each setting without an effect, its kind, its default in Kafka, other values that are valid, and invalid ones."""
 
 
 def test_each_setting_is_in_the_table() -> None:
-    assert set(TOPIC_SETTING_NAMES) == set(VALUES)
+    assert set(TOPIC_SETTING_NAMES) == VALUES.keys() | KEPT.keys()
+    assert set(EFFECTIVE_SETTING_NAMES) == VALUES.keys()
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", [*VALUES, *KEPT])
 def test_values_are_valid_within_their_limits(name: str) -> None:
-    kind, valid, invalid = VALUES[name]
+    if name in VALUES:
+        kind, valid, invalid = VALUES[name]
+    else:
+        kind, default, others, invalid = KEPT[name]
+        valid = [default, *others]
     assert [each for each in valid if find_setting_problem(name, each)] == []
     for each in invalid:
         problem = find_setting_problem(name, each)
@@ -54,19 +97,23 @@ def test_values_are_valid_within_their_limits(name: str) -> None:
         assert find_settings_problem({"retention.ms": "1", name: each}) == problem
     topic = Topic("orders", "1D", settings={name: valid[0]})
     (own,) = [each for each in list_settings(topic, Config()) if each.name == name]
-    assert own == (name, valid[0], True, kind)
+    (bare,) = [each for each in list_settings(Topic("orders", "1D"), Config()) if each.name == name]
+    assert (own.value, own.is_own, own.kind, own.has_effect) == (valid[0], True, kind, name in VALUES)
+    assert (bare.value, bare.default, bare.is_own) == (own.default, own.default, False)
+    assert name in VALUES or bare.value == valid[0]
+    assert own.text.endswith(".")
 
 
 def test_an_unknown_setting_is_refused_with_those_that_there_are() -> None:
-    problem = find_setting_problem("segment.bytes", "1")
-    assert "'segment.bytes'" in problem
+    problem = find_setting_problem("segment.size", "1")
+    assert "'segment.size'" in problem
     assert all(each in problem for each in VALUES)
     assert find_settings_problem({}) == ""
 
 
 def test_a_topic_has_the_settings_of_the_broker_unless_it_has_its_own() -> None:
     config = Config().with_store(retention_ms=5, retention_bytes=7, tombstone_ms=9, compaction_dirty_percent=25)
-    found = {each.name: each.value for each in list_settings(Topic("orders", "1D"), config)}
+    found = {each.name: each.value for each in list_settings(Topic("orders", "1D"), config) if each.has_effect}
     assert found == {
         "availability": "majority",
         "cleanup.policy": "delete",

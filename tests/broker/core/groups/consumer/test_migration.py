@@ -215,3 +215,15 @@ def test_a_classic_group_of_other_programs_stays_one(world: World) -> None:
     assert result.error_code is ErrorCode.GROUP_ID_NOT_FOUND
     assert "are no consumers" in str(result.error_message)
     assert [each.group_type for each in world.coordinator.list_groups()] == ["classic"]
+
+
+def test_a_classic_group_stays_one_if_the_first_new_client_is_refused(world: World) -> None:
+    full = World(group_initial_rebalance_delay_ms=0, group_max_size=1)
+    full.topics.put("t", 4)
+    joined = start_classic(full)
+    results = full.beat_all("new", 0, topics=TOPIC)
+    assert [each.error_code for each in results] == [ErrorCode.GROUP_MAX_SIZE_REACHED]
+    assert [each.group_type for each in full.coordinator.list_groups()] == ["classic"]
+    assert beat(full, joined) is REBALANCING, "it joins again"
+    (again,) = join(full, joined.member_id)
+    assert sync(full, again, (joined.member_id, {"t": [0, 1, 2, 3]})).error_code is NONE
