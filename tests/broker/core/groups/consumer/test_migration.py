@@ -106,6 +106,26 @@ def test_a_group_is_upgraded_and_downgraded_while_its_members_read(world: World)
     assert beat(world, third) is NONE
 
 
+def test_a_group_that_was_downgraded_is_stored(world: World) -> None:
+    second, _ = upgrade(world, start_classic(world))
+    world.beat("new", LEAVING_EPOCH)
+    world.restart()
+    assert [(each.group_type, each.state) for each in world.coordinator.list_groups()] == [("classic", "Stable")]
+    assert beat(world, second) is NONE
+
+
+def test_a_classic_member_learns_of_changed_topics_and_gets_no_outdated_assignment(world: World) -> None:
+    second, _ = upgrade(world, start_classic(world))
+    world.topics.put("t", 5)
+    assert beat(world, second) is REBALANCING, "nobody else has sent a heartbeat since"
+    (third,) = join(world, second.member_id)
+    world.topics.put("t", 6)
+    world.beat("new", world.group.members["new"].epoch)
+    assert sync(world, third).error_code is REBALANCING
+    (fourth,) = join(world, second.member_id)
+    assert sync(world, fourth).error_code is NONE
+
+
 def test_waiting_requests_of_a_group_that_is_upgraded_are_answered(world: World) -> None:
     joined = start_classic(world)
     assert join(world, "", group_instance_id="other") == [], "it waits for the first member"
