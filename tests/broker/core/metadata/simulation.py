@@ -269,9 +269,15 @@ class ClusterFaults(Faults):
         lost.crash()
 
     def end(self) -> None:
+        self._forget_lost()
+        super().end()
+
+    def _forget_lost(self) -> None:
+        if not self.world.joined:
+            self.world.later(0.5, self._forget_lost)
+            return
         for name in self.world.lost:
             self.world.joined[0].request(ForgetBroker(name))
-        super().end()
 
 
 def run_seed(seed: int) -> SimulatedCluster:
