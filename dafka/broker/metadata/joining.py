@@ -179,8 +179,11 @@ class Joining:
         self.is_accepted.set()
 
     async def _find_replaced(self, record: StoreRecord, begun: float) -> str:
-        """Return the former id of this store if it takes its place; empty if a broker runs with it, as a clone has."""
-        while record.replaces:
+        """Return the former id of this store if it takes its place; empty if a broker runs with it, as a clone has.
+
+        A store that is registered has taken it, or has not.
+        """
+        while record.replaces and self._brokers.own.address not in self._state.brokers:
             now = trio.current_time()
             decided = takes_place(now - self._heard_former_at, now - begun)
             if decided is not None:

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.cluster_status import explain_leaderless
+from dafka.broker.core.metadata.store_check import FORMER_RUNS_S
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.replication import local_log
 from dafka.broker.metadata import controller as controllers
@@ -81,6 +82,11 @@ async def test_a_store_that_has_forgotten_records_does_not_vote_for_a_leader_wit
         await check_all_have(cluster, b"a", b"b")
         assert await cluster.append(cluster.leader(), b"c") == 2
         await check_all_have(cluster, b"a", b"b", b"c")
+        begun = trio.current_time()
+        await cluster.stop(name)
+        await cluster.start(name, **SETTINGS)
+        await cluster.brokers[name].joining.is_accepted.wait()
+        assert trio.current_time() - begun < FORMER_RUNS_S, "the former id counts only once"
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,8 @@ class TopicBroker(CheckedBroker):
         if generation != self.generation or (registered is not None and registered.start == self.starts[-1]):
             return
         age_s = self.clock - self.registering_since
-        decided = takes_place(self.brokers.silent_s(self.replaces, self.clock), age_s) if self.replaces else False
+        is_new = self.replaces and self.name not in self.state.brokers
+        decided = takes_place(self.brokers.silent_s(self.replaces, self.clock), age_s) if is_new else False
         if self.has_joined and decided is not None:
             replaced = self.replaces if decided else ""
             self._send(Order(RegisterBroker(self.name, -1, self.starts, replaced), f"start-{self.starts[-1]}"))
