@@ -128,14 +128,16 @@ def _find(context: RequestContext, key: FetchedLog, asked: FetchPartition) -> _W
 
 
 def _withhold_ends(context: RequestContext, wanted: list[_Wanted], parts: list[PartitionData]) -> None:
-    """Replace empty results of logs that another broker could lead by now with an error.
+    """Replace results that tell where a log ends with an error if another broker could lead the log by now.
 
-    Records that were read are always valid. This is the last step before the response, because the process can have
-    been paused at any moment before.
+    Those are empty results, offsets beyond the end and diverging epochs: a newer leader can have a longer log, and
+    clients would discard what they have read of it. Records that were read are always valid. This is the last step
+    before the response, because the process can have been paused at any moment before.
     """
     for number, (each, part) in enumerate(zip(wanted, parts, strict=True)):
         log = each.log
-        is_end = not (part.records or _is_urgent(part))
+        is_out_of_range = part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        is_end = bool(is_out_of_range or part.diverging_epoch) or not (part.records or _is_urgent(part))
         if is_end and log is not None and log.leadership.is_led and not context.broker.node.leases.holds_lease(log):
             parts[number] = _part(each, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

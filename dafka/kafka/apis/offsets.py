@@ -106,6 +106,8 @@ def _find_epoch_end(
         )
     error = find_leader_error(log, asked.current_leader_epoch) or find_read_error(context, log, asked.leader_epoch)
     found = None if error else find_epoch_end(log, asked.leader_epoch)
+    if not (error or context.broker.node.leases.holds_lease(log)):
+        error, found = ErrorCode.NOT_LEADER_OR_FOLLOWER, None  # another leader can have a longer log
     epoch, end = found or (_NONE, _NONE)
     return OffsetForLeaderPartitionResult(
         error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end

@@ -293,8 +293,14 @@ async def test_a_leader_that_may_have_been_replaced_names_no_end(cluster: FakeCl
     assert (found["error_code"], found["offset"]) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
     assert (await list_offset(cluster, EARLIEST))["error_code"] == NONE
     assert (await read(cluster, 8))["error_code"] == NOT_LEADER
+    assert (await read(cluster, 11))["error_code"] == NOT_LEADER
+    diverging = await read(cluster, 7, last_fetched_epoch=4)
+    assert (diverging["error_code"], diverging["diverging_epoch"]) == (NOT_LEADER, None)
+    assert await find_end(cluster, 9) == (NOT_LEADER, -1, -1)
     assert (await read(cluster, 7))["records"]
     cluster.broker.has_lease = True
+    assert (await read(cluster, 11))["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (await read(cluster, 7, last_fetched_epoch=4))["diverging_epoch"]
     part = await read(cluster, 8)
     assert (part["error_code"], part["high_watermark"]) == (NONE, 8)
 
