@@ -99,8 +99,9 @@ async def open_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runn
 
 
 async def ask(web: RunningWeb, call: kafka.Call, **others: Any) -> set[int]:
-    """Return the errors in the answer to a request of Kafka's protocol."""
-    values = {**call.values([kafka.Names(APIS.get(call.api, TOPIC), GROUP, "transaction")]), **others}
+    """Return the errors in the answer to a request of Kafka's protocol. Members join another group than `GROUP`."""
+    names = kafka.Names(APIS.get(call.api, TOPIC), GROUP if call.api in APIS else "members", "transaction")
+    values = {**call.values([names]), **others}
 
     def exchange() -> Any:
         with Client(web.broker.bootstrap_servers) as client:
