@@ -88,12 +88,12 @@ class ConsumerMembership:
 
     def restore_member(self, group_id: str, member_id: str, stored: StoredMember | None) -> None:
         """Restore a member from its record, or forget it if the record is a tombstone."""
-        group = self._find_or_add(group_id)
         if stored is not None:
+            group = self._find_or_add(group_id)
             group.put(stored.member)
             group.targets[member_id] = stored.target
-        elif member_id in group.members:
-            group.remove(member_id, group.state_since_ms)
+        elif (known := self._groups.get(group_id)) is not None and member_id in known.members:
+            known.remove(member_id, known.state_since_ms)
 
     def start(self, now_ms: int) -> None:
         """Begin the sessions of restored members. Call it once, after the last record was restored."""

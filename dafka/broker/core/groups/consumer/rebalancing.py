@@ -56,7 +56,8 @@ class ConsumerRebalancer:
 
         `owned` are the logs that the client still reads; None if it has not said.
         """
-        member_id, former, before = member.member_id, group.members.get(member.member_id), group.epoch
+        member_id, former = member.member_id, group.members.get(member.member_id)
+        epochs = group.epoch, group.target_epoch
         group.put(member)
         has_changed = former is None or former.subscription.topics != member.subscription.topics
         self.refresh(group, has_changed=has_changed)
@@ -68,7 +69,7 @@ class ConsumerRebalancer:
         group.put(reconciled)
         if reconciled != former:
             changed.add(member_id)
-        records = [encode_group(group)] if group.epoch != before else []
+        records = [] if (group.epoch, group.target_epoch) == epochs else [encode_group(group)]
         records += [encode_member(group, each) for each in sorted(changed)]
         self.begin_session(group, reconciled, now_ms)
         if former is None or (reconciled.state, reconciled.epoch) != (former.state, former.epoch):

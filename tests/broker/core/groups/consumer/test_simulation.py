@@ -60,7 +60,7 @@ class Simulation:
         elif kind == "topic":
             self.change_topic()
         elif kind == "restart":
-            world.restart()
+            world.restart(compact=draw.random() < 0.5)
         elif kind == "wait":
             world.pass_time(draw.choice((HEARTBEAT_MS, SESSION_MS // 2, SESSION_MS + 1)))
         first.beat()  # otherwise classic clients could be alone

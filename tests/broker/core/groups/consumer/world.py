@@ -16,7 +16,11 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.classic_members import find_logs
 from dafka.broker.core.groups.consumer.group import ConsumerGroup, KnownTopic, name_logs
 from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, LEAVING_EPOCH, NOTHING, Assignment
-from dafka.broker.core.groups.consumer.results import ConsumerHeartbeatRequest, ConsumerHeartbeatResult
+from dafka.broker.core.groups.consumer.results import (
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResult,
+    DescribedConsumerGroup,
+)
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.results import JoinRequest, JoinResult, LeavingMember, SyncRequest
 from dafka.broker.core.groups.settings import GroupSettings
@@ -72,8 +76,7 @@ class World:
 
     def _make(self) -> GroupCoordinator:
         coordinator = GroupCoordinator(self.settings, lambda: f"made-{next(self._ids)}", self.topics)
-        stored = {each.key: each for each in self.records if each.value is not None}
-        for record in stored.values():
+        for record in self.records:
             coordinator.restore(record)
         coordinator.start(self.now_ms)
         return coordinator
@@ -82,11 +85,17 @@ class World:
     def group(self) -> ConsumerGroup:
         return self.coordinator._consumers.groups[GROUP]
 
-    def restart(self) -> None:
-        deleted = {each.key for each in self.records if each.value is None}
-        self.records = [*{each.key: each for each in self.records}.values()]
-        assert all(each.value is None or each.key not in deleted or each in self.records for each in self.records)
-        self.coordinator = self._make()
+    def restart(self, *, compact: bool = False) -> None:
+        """Restart the coordinator. It knows what it knew, from all its records or only the last one of each key."""
+        if compact:
+            last = {each.key: number for number, each in enumerate(self.records)}
+            self.records = [each for number, each in enumerate(self.records) if last[each.key] == number]
+        before, self.coordinator = self._known(), self._make()
+        assert self._known() == before
+
+    def _known(self) -> DescribedConsumerGroup:
+        group = self.coordinator.describe_consumer_group(GROUP)
+        return attrs.evolve(group, members=tuple(sorted(group.members, key=lambda each: each.member.member_id)))
 
     def take(self, actions: list[Action]) -> list[Any]:
         """Carry out actions. Return the results for clients."""
