@@ -20,7 +20,6 @@ from dafka.broker.connections.tcp_server import Stopping
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
-from dafka.broker.coordinator.group_topics import GroupTopics
 from dafka.broker.coordinator.groups import GroupCoordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.coordinator.transactions import TransactionCoordinators
@@ -167,7 +166,7 @@ class Broker:
             node.storage.waits,
             node.leases,
             node.tables.state.deleted_ids,
-            GroupCoordinator(groups, lambda: str(uuid.uuid4()), GroupTopics(node.log_table)),
+            GroupCoordinator(groups, lambda: str(uuid.uuid4()), node.log_table),
             TransactionCoordinator(transactions, ProducerIds(log.number, SHARDS)),
             self.participants.end,
         )

@@ -313,7 +313,7 @@ class BrokerNode:
     @property
     def topics(self) -> Mapping[str, Topic]:
         """The topics that clients may use, by name. `log_table` has the internal ones, too."""
-        return {name: topic for name, topic in self.log_table.topics.items() if not is_internal_topic(name)}
+        return self.log_table.client_topics()
 
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic that clients may use; None if it does not exist."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, Assignment
+from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, Assignment, by_topic
 from dafka.broker.core.groups.consumer.results import (
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResult,
@@ -94,7 +94,7 @@ def _answer(context: RequestContext, result: ConsumerHeartbeatResult) -> Consume
     if result.assignment is not None:
         parts = [
             HeartbeatTopicPartitions(topic_id=parse_id(topic_id), partitions=numbers)
-            for topic_id, numbers in _group_by_topic(result.assignment).items()
+            for topic_id, numbers in by_topic(result.assignment).items()
         ]
         assignment = HeartbeatAssignment(topic_partitions=parts)
     return ConsumerGroupHeartbeatResponse(
@@ -108,13 +108,6 @@ def _answer(context: RequestContext, result: ConsumerHeartbeatResult) -> Consume
 
 def _read_logs(topics: Iterable[HeartbeatTopicPartitions]) -> Assignment:
     return frozenset(LogKey(id_of(topic.topic_id), number) for topic in topics for number in topic.partitions)
-
-
-def _group_by_topic(logs: Assignment) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic_id, number in sorted(logs):
-        found.setdefault(topic_id, []).append(number)
-    return found
 
 
 def _authorize_description(
@@ -186,7 +179,7 @@ def _describe_logs(group: GroupDescription, logs: Assignment) -> DescribedAssign
     return DescribedAssignment(
         topic_partitions=[
             DescribedTopicPartitions(topic_id=parse_id(topic_id), topic_name=group.topics[topic_id], partitions=numbers)
-            for topic_id, numbers in _group_by_topic(logs).items()
+            for topic_id, numbers in by_topic(logs).items()
             if topic_id in group.topics
         ]
     )

@@ -16,6 +16,7 @@ from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, Sta
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.log.durable_waits import DurableWaits
@@ -94,7 +95,9 @@ class Shard:
             self.waits,
             leases,
             self.deleted_ids,
-            GroupCoordinator(GroupSettings(group_initial_rebalance_delay_ms=0), lambda: str(next(ids))),
+            GroupCoordinator(
+                GroupSettings(group_initial_rebalance_delay_ms=0), lambda: str(next(ids)), LogTable("here")
+            ),
             TransactionCoordinator(TransactionSettings()),
             self._end,
         )

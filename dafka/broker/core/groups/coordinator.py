@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import NamedTuple
 
 import attrs
@@ -10,8 +10,7 @@ import attrs
 from dafka.broker.core.coordination.effects import Action, Answer, Token, write_state
 from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord, decode_key
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.consumer.assignors import DEFAULT_ASSIGNORS, Assignor
-from dafka.broker.core.groups.consumer.group import ConsumerGroup, FixedTopics, Topics
+from dafka.broker.core.groups.consumer.group import ConsumerGroup
 from dafka.broker.core.groups.consumer.members import JOINING_EPOCH
 from dafka.broker.core.groups.consumer.membership import ConsumerMembership
 from dafka.broker.core.groups.consumer.migration import is_classic, make_classic_group, make_consumer_group
@@ -40,10 +39,9 @@ from dafka.broker.core.groups.results import (
 )
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import StorageFormatError
-
-NO_TOPICS = FixedTopics()
 
 
 class OffsetToCommit(NamedTuple):
@@ -95,13 +93,12 @@ class GroupCoordinator:
         self,
         settings: GroupSettings,
         make_id: Callable[[], str],
-        topics: Topics = NO_TOPICS,
-        assignors: Sequence[Assignor] = DEFAULT_ASSIGNORS,
+        log_table: LogTable,
     ) -> None:
         self._settings = settings
-        self._topics = topics
+        self._log_table = log_table
         self._membership = Membership(settings, make_id)
-        self._consumers = ConsumerMembership(settings, topics, make_id, assignors)
+        self._consumers = ConsumerMembership(settings, log_table, make_id)
         self._offsets = CommittedOffsets()
         self._next_check_ms: int | None = None
 
@@ -155,7 +152,7 @@ class GroupCoordinator:
         """
         classic, actions = self._membership.groups.get(request.group_id), list[Action]()
         if classic is not None and request.member_epoch == JOINING_EPOCH and self._consumers.check(request) is None:
-            converted = make_consumer_group(classic, self._topics, now_ms)
+            converted = make_consumer_group(classic, self._log_table, now_ms)
             if converted is None:
                 message = f"the members of the classic group {request.group_id!r} are no consumers"
                 return [Answer(token, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, message))]
@@ -274,10 +271,10 @@ class GroupCoordinator:
         """
         wanted, wanted_types = ({each.lower() for each in names} for names in (states, types))
         return [
-            attrs.evolve(described, members=())
-            for described in map(self.describe_group, [*self._membership.groups, *self._consumers.groups])
-            if (not wanted or described.state.lower() in wanted)
-            and (not wanted_types or described.group_type in wanted_types)
+            attrs.evolve(group.describe(), members=())
+            for group in self._groups()
+            if (not wanted or group.state.value.lower() in wanted)
+            and (not wanted_types or group.group_type in wanted_types)
         ]
 
     def describe_group(self, group_id: str) -> DescribedGroup:
@@ -290,6 +287,9 @@ class GroupCoordinator:
     def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
         """Return the description of a consumer group, with epochs and targets."""
         return self._consumers.describe(group_id)
+
+    def _groups(self) -> list[Group | ConsumerGroup]:
+        return [*self._membership.groups.values(), *self._consumers.groups.values()]
 
     def _find(self, group_id: str) -> Group | ConsumerGroup | None:
         return self._membership.groups.get(group_id) or self._consumers.groups.get(group_id)
@@ -366,8 +366,7 @@ class GroupCoordinator:
     def _expire_offsets(self, now_ms: int) -> list[StateRecord]:
         """Delete expired offsets, and groups that have nothing left."""
         records = list[StateRecord]()
-        groups: list[Group | ConsumerGroup] = [*self._membership.groups.values(), *self._consumers.groups.values()]
-        for group in groups:
+        for group in self._groups():
             is_empty = not group.has_members
             topics = frozenset[str]() if is_empty else group.subscribed_topics()
             if topics is not None:

@@ -9,7 +9,14 @@ import attrs
 
 from dafka.broker.core.coordination.effects import Token
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.results import DescribedGroup, DescribedMember, JoinedMember, JoinRequest, JoinResult
+from dafka.broker.core.groups.results import (
+    CLASSIC,
+    DescribedGroup,
+    DescribedMember,
+    JoinedMember,
+    JoinRequest,
+    JoinResult,
+)
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_topics
 
 
@@ -69,6 +76,8 @@ class Member:
 
 class Group:
     """One group. It keeps its own state consistent; `Membership` decides when it changes."""
+
+    group_type = CLASSIC
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id

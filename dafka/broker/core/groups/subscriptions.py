@@ -22,14 +22,10 @@ def read_topics(metadata: bytes) -> frozenset[str] | None:
     name (16 bits) and the name. The rest depends on the version and is not read.
     """
     try:
-        count, position = _read_count(metadata)
-        topics = set[str]()
-        for _ in range(count):
-            topic, position = _read_name(metadata, position)
-            topics.add(topic)
+        topics, _ = _read_topics(metadata)
     except (struct.error, ValueError):
         return None
-    return frozenset(topics)
+    return topics
 
 
 class ConsumerSubscription(NamedTuple):
@@ -47,11 +43,7 @@ def read_subscription(metadata: bytes) -> ConsumerSubscription | None:
     """
     try:
         (version,) = _LENGTH.unpack_from(metadata)
-        count, position = _read_count(metadata)
-        topics = set[str]()
-        for _ in range(count):
-            topic, position = _read_name(metadata, position)
-            topics.add(topic)
+        topics, position = _read_topics(metadata)
         (size,) = _COUNT.unpack_from(metadata, position)
         position += _COUNT.size + max(size, 0)
         owned: dict[str, list[int]] = {}
@@ -60,7 +52,7 @@ def read_subscription(metadata: bytes) -> ConsumerSubscription | None:
             owned = _read_logs(metadata, count, position + _COUNT.size)
     except (struct.error, ValueError):
         return None
-    return ConsumerSubscription(frozenset(topics), owned)
+    return ConsumerSubscription(topics, owned)
 
 
 def read_assignment(assignment: bytes) -> dict[str, list[int]] | None:
@@ -94,6 +86,16 @@ def _read_count(data: bytes) -> tuple[int, int]:
     if version < 0 or not 0 <= count <= (len(data) - position) // _LENGTH.size:
         raise ValueError("another format")
     return count, position
+
+
+def _read_topics(metadata: bytes) -> tuple[frozenset[str], int]:
+    """Return the topics in a consumer's metadata, and the position after them."""
+    count, position = _read_count(metadata)
+    topics = set[str]()
+    for _ in range(count):
+        topic, position = _read_name(metadata, position)
+        topics.add(topic)
+    return frozenset(topics), position
 
 
 def _read_logs(data: bytes, count: int, position: int) -> dict[str, list[int]]:

@@ -72,6 +72,10 @@ class LogTable:
         """Return a topic that clients may use; None if there is none."""
         return None if is_internal_topic(name) else self.topics.get(name)
 
+    def client_topics(self) -> dict[str, Topic]:
+        """Return the topics that clients may use, by name."""
+        return {name: topic for name, topic in self.topics.items() if not is_internal_topic(name)}
+
     def find_client_topic_by_id(self, topic_id: str) -> Topic | None:
         """Return the topic with an id, if clients may use it; None if there is none."""
         return self.find_client_topic(self._names.get(topic_id, ""))

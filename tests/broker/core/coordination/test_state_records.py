@@ -18,6 +18,7 @@ from dafka.broker.core.coordination.state_records import (
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, GroupCoordinator, OffsetToCommit
 from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.errors import StorageFormatError
@@ -32,7 +33,7 @@ def restore(record: StateRecord) -> None:
     if record.topic == TRANSACTIONS_TOPIC:
         TransactionCoordinator(TransactionSettings()).restore(record)
     else:
-        GroupCoordinator(GroupSettings(), str).restore(record)
+        GroupCoordinator(GroupSettings(), str, LogTable("")).restore(record)
 
 
 def transaction_records() -> list[StateRecord]:
@@ -93,7 +94,7 @@ def test_committed_offsets_of_former_versions_have_no_topic_id() -> None:
     record = samples()[1]
     fields = json.loads(record.value or b"")
     del fields[OPTIONAL]
-    coordinator = GroupCoordinator(GroupSettings(), str)
+    coordinator = GroupCoordinator(GroupSettings(), str, LogTable(""))
     coordinator.restore(record._replace(value=json.dumps(fields).encode()))
     assert coordinator.fetch_offsets("simple", [ORDERS])[ORDERS] == FetchedOffset(5, 3, "note", ErrorCode.NONE, "")
 

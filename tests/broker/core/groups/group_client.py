@@ -19,6 +19,7 @@ from dafka.broker.core.groups.results import (
     SyncResult,
 )
 from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.log.log_table import LogTable
 
 NO_DELAY = GroupSettings(group_initial_rebalance_delay_ms=0)
 RANGE = (("range", b"range metadata"),)
@@ -37,7 +38,7 @@ class Groups:
         self.answers: dict[int, Any] = {}
         self._tokens = itertools.count()
         ids = itertools.count()
-        self.coordinator = GroupCoordinator(settings, lambda: f"{len(self.records)}-{next(ids)}")
+        self.coordinator = GroupCoordinator(settings, lambda: f"{len(self.records)}-{next(ids)}", LogTable(""))
         for record in self.records:
             self.coordinator.restore(record)
         self.coordinator.start(self.now_ms)

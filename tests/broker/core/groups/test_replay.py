@@ -18,6 +18,7 @@ from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, G
 from dafka.broker.core.groups.group import Group, GroupState
 from dafka.broker.core.groups.results import JoinRequest, JoinResult, LeavingMember, SyncRequest, SyncResult
 from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.topic_partition import TopicPartition
 
 GROUPS = ["g", "h"]
@@ -85,7 +86,7 @@ class History:
         return str(self.ids)
 
     def restore(self, records: list[StateRecord]) -> GroupCoordinator:
-        coordinator = GroupCoordinator(SETTINGS, self.make_id)
+        coordinator = GroupCoordinator(SETTINGS, self.make_id, LogTable(""))
         for each in records:
             found = read_state(each.key, each.value)
             assert found == each

@@ -1,8 +1,4 @@
-"""Assignors: which member of a consumer group reads which logs.
-
-An assignor is any object with a name and the method `assign`. Further ones are entry points of the group
-`dafka.assignors`.
-"""
+"""Assignors: which member of a consumer group reads which logs."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ class Subscriber:
     """A member, as assignors see it.
 
     Attributes:
-        topic_ids: The topics that it reads, of those that exist.
+        topic_ids: The existing topics that it reads.
         current: What the assignment before gave it.
         instance_id: The id of its client if it is a static member; else empty.
         rack: Where it runs; empty if it does not say.
@@ -158,11 +154,11 @@ class _Shares:
 
 
 DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (UniformAssignor(), RangeAssignor())
-"""The assignors that every broker has, the default one first."""
+"""The assignors of every broker. Groups whose members prefer none use the first one."""
 
 
 def choose_assignor(preferred: Iterable[str], assignors: Mapping[str, Assignor]) -> Assignor:
-    """Return the assignor that most members prefer, of those that exist; the first one if they prefer none."""
+    """Return the existing assignor that most members prefer; the first one if they prefer none."""
     votes = Counter(name for name in preferred if name in assignors)
     names = list(assignors)
     return assignors[max(names, key=lambda each: (votes[each], -names.index(each)))]

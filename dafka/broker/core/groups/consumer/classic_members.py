@@ -13,7 +13,7 @@ import attrs
 from dafka.broker.core.coordination.effects import Action, Answer, Token, write_state
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.consumer.group import ConsumerGroup, Topics, name_logs
+from dafka.broker.core.groups.consumer.group import ConsumerGroup, name_logs
 from dafka.broker.core.groups.consumer.members import (
     NOTHING,
     Assignment,
@@ -31,6 +31,7 @@ from dafka.broker.core.groups.subscriptions import (
     encode_assignment,
     read_subscription,
 )
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.log_replicas import LogKey
 
 
@@ -57,7 +58,7 @@ class ClassicMembers:
             return [Answer(token, JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))]
         former = group.find_static(request.group_instance_id or "")
         known = group.members.get(request.member_id)
-        error = self._check_join(group, request)
+        error = self._check_join(group, request, former, known)
         if error:
             return [Answer(token, JoinResult(error, request.member_id))]
         member_id = request.member_id or f"{request.group_instance_id or request.client_id}-{self._make_id()}"
@@ -69,7 +70,7 @@ class ClassicMembers:
             known = attrs.evolve(former, member_id=member_id)
             records = self._rebalancer.replace(group, former.member_id, known)
         member = _read(known, member_id, request, subscription)
-        owned = find_logs(subscription.owned, self._rebalancer.topics)
+        owned = find_logs(subscription.owned, self._rebalancer.log_table)
         updated, member = self._rebalancer.update(group, member, owned, now_ms)
         self._rebalancer.end_expectation(group, member)
         self._rebalancer.expect_request(group, member, now_ms)
@@ -92,8 +93,7 @@ class ClassicMembers:
             return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS)
         self._rebalancer.end_expectation(group, member)
         self._rebalancer.begin_session(group, member, now_ms)
-        names = {topic.topic_id: name for name, topic in group.topics.items()}
-        assignment = encode_assignment(name_logs(member.assigned, names))
+        assignment = encode_assignment(name_logs(member.assigned, group.topic_names))
         return SyncResult(ErrorCode.NONE, CONSUMER_PROTOCOL, name, assignment)
 
     def heartbeat(
@@ -122,9 +122,9 @@ class ClassicMembers:
             return ErrorCode.UNKNOWN_MEMBER_ID if static is None else ErrorCode.FENCED_INSTANCE_ID, []
         return ErrorCode.NONE, self._rebalancer.remove(group, member_id, now_ms)
 
-    def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> ErrorCode:
-        static = group.find_static(request.group_instance_id or "")
-        known = group.members.get(request.member_id)
+    def _check_join(
+        self, group: ConsumerGroup, request: JoinRequest, static: Member | None, known: Member | None
+    ) -> ErrorCode:
         if request.member_id and request.group_instance_id is not None:
             if static is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -161,9 +161,9 @@ def read_first(protocols: tuple[tuple[str, bytes], ...]) -> ConsumerSubscription
     return read_subscription(protocols[0][1]) if protocols else None
 
 
-def find_logs(logs: Mapping[str, Iterable[int]], topics: Topics) -> Assignment:
-    """Return logs by the ids of their topics. Those of topics that do not exist are left out."""
-    found = ((topics.find(name), numbers) for name, numbers in logs.items())
+def find_logs(logs: Mapping[str, Iterable[int]], log_table: LogTable) -> Assignment:
+    """Return logs by the ids of their topics. Logs of topics that do not exist are left out."""
+    found = ((log_table.find_client_topic(name), numbers) for name, numbers in logs.items())
     return frozenset(LogKey(topic.topic_id, number) for topic, numbers in found if topic for number in numbers)
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
-
-import attrs
+from typing import NamedTuple, TypeVar
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.assignors import Assignor, Subscriber, choose_assignor
-from dafka.broker.core.groups.consumer.members import NOTHING, Assignment, Member, MemberState
+from dafka.broker.core.groups.consumer.members import NOTHING, Assignment, Member, MemberState, by_topic
 from dafka.broker.core.groups.results import CONSUMER, DescribedGroup, DescribedMember
 from dafka.broker.core.groups.subscriptions import encode_assignment
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.log_replicas import LogKey
 
 _T = TypeVar("_T")
@@ -45,22 +44,6 @@ class KnownTopic(NamedTuple):
     log_count: int
 
 
-@attrs.frozen
-class FixedTopics:
-    """Topics that do not change."""
-
-    topics: Mapping[str, KnownTopic] = attrs.field(factory=dict)
-    revision: int = 0
-
-    def find(self, name: str) -> KnownTopic | None:
-        """Return a topic; None if there is none."""
-        return self.topics.get(name)
-
-    def names(self) -> Iterable[str]:
-        """Return the names of all topics."""
-        return self.topics
-
-
 class StoredGroup(NamedTuple):
     """The state of a group without its members, as it is stored."""
 
@@ -71,33 +54,17 @@ class StoredGroup(NamedTuple):
     topics: Mapping[str, KnownTopic]
 
 
-class Topics(Protocol):
-    """The topics of the cluster. The revision changes whenever they do."""
-
-    @property
-    def revision(self) -> int:
-        """The number of the last change."""
-        ...
-
-    def find(self, name: str) -> KnownTopic | None:
-        """Return a topic that clients may use; None if there is none."""
-        ...
-
-    def names(self) -> Iterable[str]:
-        """Return the names of all topics that clients may use."""
-        ...
-
-
 class ConsumerGroup:
     """One group. It keeps its own state consistent; `ConsumerMembership` decides when it changes.
 
     `epoch` grows with each change of the members, of what they read, or of their topics, and `target_epoch` is that of
-    the present assignment, `targets`. `topics` has the topics that the members read, of those that exist, as they were
-    looked up at the `revision` of the cluster's topics; -1 before that. `expected` has the ids with which classic
+    the present assignment, `targets`. `topics` has the existing topics that the members read, as they were looked up at
+    the `revision` of the cluster's topics; -1 before that. `expected` has the ids with which classic
     clients are about to join, the oldest first.
     """
 
     protocol_type = "consumer"
+    group_type = CONSUMER
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
@@ -195,14 +162,19 @@ class ConsumerGroup:
         for name in member.subscription.topics:
             _discard(self._subscribed, name)
 
-    def find_topics(self, topics: Topics) -> dict[str, KnownTopic]:
-        """Return the topics that the members read, of those that exist."""
-        found = ((name, topics.find(name)) for name in sorted(self._subscribed))
-        return {name: topic for name, topic in found if topic is not None}
+    @property
+    def topic_names(self) -> dict[str, str]:
+        """The names of `topics`, by id."""
+        return {topic.topic_id: name for name, topic in self.topics.items()}
+
+    def find_topics(self, log_table: LogTable) -> dict[str, KnownTopic]:
+        """Return the existing topics that the members read."""
+        found = ((name, log_table.find_client_topic(name)) for name in sorted(self._subscribed))
+        return {name: KnownTopic(topic.topic_id, topic.log_count) for name, topic in found if topic is not None}
 
     def describe(self) -> DescribedGroup:
         """Return the description for callers that know all types of groups."""
-        names = {topic.topic_id: name for name, topic in self.topics.items()}
+        names = self.topic_names
         members = tuple(
             DescribedMember(
                 each.member_id,
@@ -216,7 +188,7 @@ class ConsumerGroup:
         )
         state, protocol = self.state.value, self.protocol_type
         return DescribedGroup(
-            self.group_id, ErrorCode.NONE, state, protocol, self.assignor, self.epoch, members, CONSUMER
+            self.group_id, ErrorCode.NONE, state, protocol, self.assignor, self.epoch, members, self.group_type
         )
 
     def assign(self, assignors: Mapping[str, Assignor]) -> list[str]:
@@ -242,11 +214,7 @@ class ConsumerGroup:
 
 def name_logs(logs: Assignment, names: Mapping[str, str]) -> dict[str, list[int]]:
     """Return the numbers of logs by the names of their topics. Logs of topics without a name are left out."""
-    found: dict[str, list[int]] = {}
-    for topic_id, number in sorted(logs):
-        if topic_id in names:
-            found.setdefault(names[topic_id], []).append(number)
-    return found
+    return {names[topic_id]: numbers for topic_id, numbers in by_topic(logs).items() if topic_id in names}
 
 
 def _discard(counter: Counter[_T], item: _T) -> None:

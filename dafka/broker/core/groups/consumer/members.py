@@ -14,6 +14,15 @@ Assignment: TypeAlias = frozenset[LogKey]
 
 NOTHING: Assignment = frozenset()
 
+
+def by_topic(logs: Assignment) -> dict[str, list[int]]:
+    """Return the numbers of logs by the ids of their topics, in order."""
+    found: dict[str, list[int]] = {}
+    for topic_id, number in sorted(logs):
+        found.setdefault(topic_id, []).append(number)
+    return found
+
+
 JOINING_EPOCH = 0
 """The epoch in the heartbeat of a member that joins."""
 

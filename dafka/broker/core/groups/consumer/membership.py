@@ -6,17 +6,15 @@ timeout is removed, and so is one that does not give up logs within its rebalanc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
 
 import attrs
 
 from dafka.broker.core.coordination.effects import Action, Answer, Token, write_state
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.consumer.assignors import DEFAULT_ASSIGNORS, Assignor
 from dafka.broker.core.groups.consumer.classic_members import ClassicMembers
-from dafka.broker.core.groups.consumer.group import ConsumerGroup, StoredGroup, Topics
+from dafka.broker.core.groups.consumer.group import ConsumerGroup, StoredGroup
 from dafka.broker.core.groups.consumer.members import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -42,28 +40,22 @@ from dafka.broker.core.groups.consumer.results import (
     DescribedMember,
 )
 from dafka.broker.core.groups.settings import GroupSettings
-
-_Timer: TypeAlias = tuple[str, str, str]
-"""The purpose of a deadline: `session` or `revocation`; the group; the member."""
+from dafka.broker.core.log.log_table import LogTable
 
 
 class ConsumerMembership:
-    """The members of all consumer groups. `make_id` returns a unique text, such as a UUID.
-
-    The first assignor is used by groups whose members prefer none.
-    """
+    """The members of all consumer groups. `make_id` returns a unique text, such as a UUID."""
 
     def __init__(
         self,
         settings: GroupSettings,
-        topics: Topics,
+        log_table: LogTable,
         make_id: Callable[[], str],
-        assignors: Sequence[Assignor] = DEFAULT_ASSIGNORS,
     ) -> None:
         self._settings = settings
         self._make_id = make_id
         self._groups: dict[str, ConsumerGroup] = {}
-        self._rebalancer = ConsumerRebalancer(settings, topics, assignors)
+        self._rebalancer = ConsumerRebalancer(settings, log_table)
         self.classic = ClassicMembers(settings, self._groups, self._rebalancer, make_id)
 
     @property
@@ -168,7 +160,6 @@ class ConsumerMembership:
         members = [
             DescribedMember(each, group.targets.get(member_id, NOTHING)) for member_id, each in group.members.items()
         ]
-        names = {topic.topic_id: name for name, topic in group.topics.items()}
         return DescribedConsumerGroup(
             group_id,
             ErrorCode.NONE,
@@ -178,7 +169,7 @@ class ConsumerMembership:
             group.target_epoch,
             group.assignor,
             tuple(members),
-            names,
+            group.topic_names,
         )
 
     def _find_or_add(self, group_id: str) -> ConsumerGroup:
@@ -190,7 +181,8 @@ class ConsumerMembership:
             message = f"there is no assignor {request.assignor!r}, only {', '.join(self._rebalancer.assignors)}"
             return ConsumerHeartbeatResult(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
         try:
-            compile_pattern(request.pattern or "")
+            if request.pattern:
+                compile_pattern(request.pattern)
         except PatternError as error:
             return ConsumerHeartbeatResult(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
         problem = _find_problem(request)
@@ -241,9 +233,11 @@ class ConsumerMembership:
         """Return a member with what its heartbeat says."""
         subscription = member.subscription
         pattern = subscription.pattern if request.pattern is None else request.pattern
-        topics, matching = self._rebalancer.topics, subscription.matching
-        if pattern != subscription.pattern or subscription.revision != topics.revision:
-            matching = find_matching(pattern, filter(request.may_read, topics.names())) if pattern else frozenset()
+        log_table, matching = self._rebalancer.log_table, subscription.matching
+        if pattern != subscription.pattern or subscription.revision != log_table.revision:
+            matching = (
+                find_matching(pattern, filter(request.may_read, log_table.client_topics())) if pattern else frozenset()
+            )
         names = subscription.names if request.topics is None else request.topics
         timeout_ms = request.rebalance_timeout_ms
         return attrs.evolve(
@@ -252,7 +246,7 @@ class ConsumerMembership:
             client_id=request.client_id,
             client_host=request.client_host,
             rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms is None else timeout_ms,
-            subscription=Subscription(names, pattern, matching, topics.revision),
+            subscription=Subscription(names, pattern, matching, log_table.revision),
             classic=None,
             assignor=member.assignor if request.assignor is None else request.assignor,
         )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dafka.broker.core.groups.consumer.classic_members import find_logs, read_first
-from dafka.broker.core.groups.consumer.group import ConsumerGroup, Topics, name_logs
+from dafka.broker.core.groups.consumer.group import ConsumerGroup, name_logs
 from dafka.broker.core.groups.consumer.members import ClassicProtocol, Member, Subscription
 from dafka.broker.core.groups.group import Group, GroupState
 from dafka.broker.core.groups.group import Member as ClassicMember
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, encode_assignment, read_assignment
+from dafka.broker.core.log.log_table import LogTable
 
 
-def make_consumer_group(group: Group, topics: Topics, now_ms: int) -> ConsumerGroup | None:
+def make_consumer_group(group: Group, log_table: LogTable, now_ms: int) -> ConsumerGroup | None:
     """Return the consumer group with the members of a classic group; None if they do not follow Kafka's formats."""
     found = ConsumerGroup(group.group_id, now_ms)
     found.epoch = found.target_epoch = max(group.generation_id, 1)
@@ -26,12 +27,12 @@ def make_consumer_group(group: Group, topics: Topics, now_ms: int) -> ConsumerGr
             rebalance_timeout_ms=each.rebalance_timeout_ms,
             subscription=Subscription(subscription.topics),
             epoch=found.epoch,
-            assigned=find_logs(assignment, topics),
+            assigned=find_logs(assignment, log_table),
             classic=ClassicProtocol(each.session_timeout_ms, each.protocols),
         )
         found.put(member)
         found.targets[each.member_id] = member.assigned
-    found.topics = found.find_topics(topics)
+    found.topics = found.find_topics(log_table)
     found.expected = dict.fromkeys(sorted(group.pending))
     return found
 
@@ -47,7 +48,7 @@ def make_classic_group(group: ConsumerGroup, now_ms: int) -> Group | None:
     Its members have what they have, and its next generation must begin.
     """
     found = Group(group.group_id, now_ms)
-    names = {topic.topic_id: name for name, topic in group.topics.items()}
+    names = group.topic_names
     for each in group.members.values():
         assert each.classic is not None
         member = ClassicMember(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from dafka.broker.core.coordination.deadlines import Deadlines
 from dafka.broker.core.coordination.state_records import StateRecord
-from dafka.broker.core.groups.consumer.assignors import Assignor
-from dafka.broker.core.groups.consumer.group import ConsumerGroup, Topics
+from dafka.broker.core.groups.consumer.assignors import DEFAULT_ASSIGNORS, Assignor
+from dafka.broker.core.groups.consumer.group import ConsumerGroup
 from dafka.broker.core.groups.consumer.members import NOTHING, Assignment, Member, MemberState
 from dafka.broker.core.groups.consumer.reconciliation import reconcile
 from dafka.broker.core.groups.consumer.records import encode_group, encode_member, encode_member_tombstone
 from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.log.log_table import LogTable
 
 SESSION, REVOCATION, REJOIN = "session", "revocation", "rejoin"
 """The purposes of deadlines: a member is silent, keeps what it must give up, or does not join again."""
@@ -24,9 +25,9 @@ _Timer: TypeAlias = tuple[str, str, str]
 class ConsumerRebalancer:
     """The assignments and the time limits of all consumer groups."""
 
-    def __init__(self, settings: GroupSettings, topics: Topics, assignors: Sequence[Assignor]) -> None:
-        self.assignors: Mapping[str, Assignor] = {each.name: each for each in assignors}
-        self.topics = topics
+    def __init__(self, settings: GroupSettings, log_table: LogTable) -> None:
+        self.assignors: Mapping[str, Assignor] = {each.name: each for each in DEFAULT_ASSIGNORS}
+        self.log_table = log_table
         self._settings = settings
         self._deadlines: Deadlines[_Timer] = Deadlines()
         self._shrunk: set[str] = set()
@@ -78,8 +79,8 @@ class ConsumerRebalancer:
 
     def refresh(self, group: ConsumerGroup, *, has_changed: bool = False) -> None:
         """Begin an epoch if the members, what they read, or the topics that they read have changed."""
-        if has_changed or group.revision != self.topics.revision:
-            group.revision, topics = self.topics.revision, group.find_topics(self.topics)
+        if has_changed or group.revision != self.log_table.revision:
+            group.revision, topics = self.log_table.revision, group.find_topics(self.log_table)
             group.epoch += has_changed or topics != group.topics
             group.topics = topics
 
@@ -96,7 +97,7 @@ class ConsumerRebalancer:
         """Remove a member. Return the records to write. The others get its logs with their next requests."""
         self._forget(group, member_id)
         group.remove(member_id, now_ms)
-        group.topics = group.find_topics(self.topics)
+        group.topics = group.find_topics(self.log_table)
         group.epoch += 1
         self._shrunk.add(group.group_id)
         return [encode_member_tombstone(group.group_id, member_id), encode_group(group)]

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from dafka.broker.core.coordination.state_records import (
@@ -29,6 +28,7 @@ from dafka.broker.core.groups.consumer.members import (
     Member,
     MemberState,
     Subscription,
+    by_topic,
 )
 from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.errors import StorageFormatError
@@ -78,10 +78,10 @@ def encode_member(group: ConsumerGroup, member_id: str) -> StateRecord:
         "epoch": member.epoch,
         "previous_epoch": member.previous_epoch,
         "state": member.state.value,
-        "assigned": _encode_logs(member.assigned),
-        "revoking": _encode_logs(member.revoking),
+        "assigned": by_topic(member.assigned),
+        "revoking": by_topic(member.revoking),
         "classic": None if member.classic is None else _encode_classic(member.classic),
-        "target": _encode_logs(group.targets.get(member_id, NOTHING)),
+        "target": by_topic(group.targets.get(member_id, NOTHING)),
     }
     return encode_state(GROUPS_TOPIC, (CONSUMER_MEMBER, group.group_id, member_id), fields, VERSION)
 
@@ -167,17 +167,5 @@ def _decode_classic(fields: dict[str, Any]) -> ClassicProtocol:
     return ClassicProtocol(int(fields["session_timeout_ms"]), protocols)
 
 
-def _encode_logs(logs: Assignment) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic_id, number in sorted(logs):
-        found.setdefault(topic_id, []).append(number)
-    return found
-
-
 def _decode_logs(logs: dict[str, Any]) -> Assignment:
-    def each() -> Iterable[LogKey]:
-        for topic_id, numbers in logs.items():
-            for number in numbers:
-                yield LogKey(str(topic_id), int(number))
-
-    return frozenset(each())
+    return frozenset(LogKey(str(topic_id), int(number)) for topic_id, numbers in logs.items() for number in numbers)

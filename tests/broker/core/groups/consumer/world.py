@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -14,7 +13,7 @@ from dafka.broker.core.coordination.effects import Action, Answer, WriteState
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.classic_members import find_logs
-from dafka.broker.core.groups.consumer.group import ConsumerGroup, KnownTopic, name_logs
+from dafka.broker.core.groups.consumer.group import ConsumerGroup, name_logs
 from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, LEAVING_EPOCH, NOTHING, Assignment
 from dafka.broker.core.groups.consumer.results import (
     ConsumerHeartbeatRequest,
@@ -25,7 +24,9 @@ from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.results import JoinRequest, JoinResult, LeavingMember, SyncRequest
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.groups.subscriptions import encode_assignment, read_assignment
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.log_replicas import LogKey
+from dafka.broker.core.metadata.topics import Topic
 
 SESSION_MS, REBALANCE_MS, HEARTBEAT_MS = 45_000, 60_000, 5_000
 GROUP = "g"
@@ -34,33 +35,27 @@ FENCED = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.
 
 @attrs.define
 class ChangingTopics:
-    """The topics of a cluster, by name, and the number of their changes."""
+    """The topics of a cluster, with the ids that they get."""
 
-    topics: dict[str, KnownTopic] = attrs.field(factory=dict)
-    revision: int = 0
+    table: LogTable = attrs.field(factory=lambda: LogTable("A" * 32))
     _ids: Any = attrs.field(factory=itertools.count)
 
-    def find(self, name: str) -> KnownTopic | None:
-        return self.topics.get(name)
-
-    def names(self) -> Sequence[str]:
-        return list(self.topics)
+    def find(self, name: str) -> Topic | None:
+        return self.table.find_client_topic(name)
 
     def put(self, name: str, log_count: int) -> str:
         """Create a topic, or add logs to one. Return its id."""
-        known = self.topics.get(name)
+        known = self.find(name)
         topic_id = f"{next(self._ids):032X}" if known is None else known.topic_id
-        self.topics[name] = KnownTopic(topic_id, log_count)
-        self.revision += 1
+        self.table.add_topic(Topic(name, topic_id, log_count))
         return topic_id
 
     def delete(self, name: str) -> None:
-        del self.topics[name]
-        self.revision += 1
+        self.table.remove_topic(name)
 
     def logs_of(self, *names: str) -> Assignment:
-        found = [self.topics[name] for name in names if name in self.topics]
-        return frozenset(LogKey(topic_id, number) for topic_id, count in found for number in range(count))
+        found = [each for each in map(self.find, names) if each is not None]
+        return frozenset(LogKey(each.topic_id, number) for each in found for number in range(each.log_count))
 
 
 class World:
@@ -75,7 +70,7 @@ class World:
         self.coordinator = self._make()
 
     def _make(self) -> GroupCoordinator:
-        coordinator = GroupCoordinator(self.settings, lambda: f"made-{next(self._ids)}", self.topics)
+        coordinator = GroupCoordinator(self.settings, lambda: f"made-{next(self._ids)}", self.topics.table)
         for record in self.records:
             coordinator.restore(record)
         coordinator.start(self.now_ms)
@@ -223,7 +218,7 @@ class ClassicConsumer:
         self.world.take(coordinator.leave_group("leave", GROUP, leaving, self.world.now_ms))
 
     def _names(self) -> dict[str, list[int]]:
-        names = {topic.topic_id: name for name, topic in self.world.topics.topics.items()}
+        names = {topic.topic_id: name for name, topic in self.world.topics.table.topics.items()}
         return name_logs(self.owned, names)
 
     def _join(self, is_lost: bool) -> None:
@@ -265,7 +260,7 @@ class ClassicConsumer:
     def _assign(self, assignment: bytes) -> None:
         logs = read_assignment(assignment)
         assert logs is not None
-        assigned = find_logs(logs, self.world.topics)
+        assigned = find_logs(logs, self.world.topics.table)
         given_up = self.owned - assigned
         self.owned, self.state = assigned, "joining" if given_up else "reading"
 
