@@ -25,6 +25,7 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from dafka.kafka.protocol.tables import Request
 from dafka.text import escape_unprintable
 
 _EMPTY, _DEAD = "Empty", "Dead"
@@ -173,16 +174,16 @@ def _find(client: KafkaClient, name: str) -> _Description:
 
 def _look_up(client: KafkaClient, name: str) -> _Description | None:
     """Return the description of a group of any type; None if there is no such group."""
-    (found,) = client.ask(DescribeGroupsRequest(groups=[name])).groups
-    state, is_unknown = found.group_state, found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    if (is_unknown or state == _DEAD) and client.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
-        request = ConsumerGroupDescribeRequest(group_ids=[name], include_authorized_operations=False)
+    requests: list[Request] = [DescribeGroupsRequest(groups=[name])]
+    if client.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
+        requests.append(ConsumerGroupDescribeRequest(group_ids=[name], include_authorized_operations=False))
+    for request in requests:
         (found,) = client.ask(request).groups
-        state, is_unknown = found.group_state, found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    if is_unknown or state == _DEAD:
-        return None
-    check_error(found.error_code, f"group {name!r}")
-    return _Description(state, [(each.member_id, each.client_id, each.client_host) for each in found.members])
+        if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND and found.group_state != _DEAD:
+            check_error(found.error_code, f"group {name!r}")
+            members = [(each.member_id, each.client_id, each.client_host) for each in found.members]
+            return _Description(found.group_state, members)
+    return None
 
 
 def _committed(client: KafkaClient, name: str) -> dict[tuple[str, int], int]:

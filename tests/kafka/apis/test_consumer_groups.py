@@ -22,12 +22,6 @@ def door() -> Iterator[Door]:
         yield found
 
 
-@pytest.fixture
-def client(door: Door) -> Iterator[Client]:
-    with door.connect() as found:
-        yield found
-
-
 def beat(client: Client, group: str, member_id: str, epoch: int, version: int = 1, **fields: Any) -> Any:
     if epoch == 0:
         fields = {"rebalance_timeout_ms": 60_000, "topic_partitions": [], **fields}

@@ -55,12 +55,6 @@ def door() -> Iterator[Door]:
         yield found
 
 
-@pytest.fixture
-def client(door: Door) -> Iterator[Client]:
-    with door.connect() as found:
-        yield found
-
-
 def produce(
     client: Client, *records: bytes | None, topic: str = "t", version: int = 7, acks: int = -1
 ) -> list[tuple[int, int]]:

@@ -29,12 +29,6 @@ def door() -> Iterator[Door]:
         yield found
 
 
-@pytest.fixture
-def client(door: Door) -> Iterator[Client]:
-    with door.connect() as found:
-        yield found
-
-
 def id_of(client: Client, name: str) -> UUID:
     (topic,) = client.ask(ApiKey.METADATA, 12, topics=[{"name": name}])["topics"]
     found: UUID = topic["topic_id"]

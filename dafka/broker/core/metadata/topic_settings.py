@@ -76,8 +76,11 @@ def _split(value: str) -> list[str]:
     return [each.strip() for each in value.split(",")]
 
 
-def _number(kind: SettingKind, default: Callable[[Config], str], minimum: int, text: str) -> _Rule:
-    return _Rule(kind, default, _is_whole(minimum), f"a number from {minimum} on", text)
+def _number(
+    kind: SettingKind, default: Callable[[Config], str], minimum: int, text: str, maximum: int = LONG_MAX
+) -> _Rule:
+    expected = f"a number from {minimum} on" if maximum == LONG_MAX else f"a number from {minimum} to {maximum}"
+    return _Rule(kind, default, _is_whole(minimum, maximum), expected, text)
 
 
 def _kept(kind: SettingKind, default: str, is_valid: Callable[[str], bool], expected: str, text: str) -> _Rule:
@@ -86,8 +89,7 @@ def _kept(kind: SettingKind, default: str, is_valid: Callable[[str], bool], expe
 
 
 def _kept_number(kind: SettingKind, default: int, minimum: int, text: str, maximum: int = LONG_MAX) -> _Rule:
-    expected = f"a number from {minimum} on" if maximum == LONG_MAX else f"a number from {minimum} to {maximum}"
-    return _kept(kind, str(default), _is_whole(minimum, maximum), expected, text)
+    return _number(kind, lambda _: str(default), minimum, text, maximum)._replace(has_effect=False)
 
 
 def _kept_flag(text: str, *, may_be_set: bool = True) -> _Rule:
@@ -202,7 +204,7 @@ _RULES = {
         _LONG,
         lambda config: str(config.store.retention_ms or -1),
         -1,
-        "How long records are kept since they were stored, in ms; -1 for ever.",
+        "How long records are kept since they were stored, in ms; -1 for no limit.",
     ),
     "segment.bytes": _kept_number(_INT, 2**30, 2**20, _SEGMENTS, 2**31 - 1),
     "segment.index.bytes": _kept_number(_INT, 10 * 2**20, 4, _SEGMENTS, 2**31 - 1),
