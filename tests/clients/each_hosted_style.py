@@ -89,9 +89,8 @@ class EachHostedStyle(EachStyle):
         go_on = hold(producer)
         assert await self.style.call(producer.send_many, [b"1", b"2"]) == range(2)
         assert (await self.style.call(producer.statistics)).records == 0
-        threading.Timer(0.1, go_on).start()
         with pytest.raises(TimeoutError):
-            await self.style.call_within(0.01, producer.send_many, [b"no"])
+            await self.style.call_within(0.01, producer.send_many, [b"no"], on_timeout=go_on)
         await self.style.call(producer.wait_stored)
         statistics = await self.style.call(producer.statistics)
         assert (statistics.records, statistics.unacknowledged) == (2, 0)

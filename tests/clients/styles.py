@@ -55,11 +55,31 @@ class Style:
         result = method(*args, **kwargs)
         return await result if isinstance(result, Awaitable) else result
 
-    async def call_within(self, seconds: float, method: Callable[..., Any], *args: Any) -> Any:
-        """Call a method that waits no longer than this, and then raises `TimeoutError`."""
+    async def call_within(
+        self,
+        seconds: float,
+        method: Callable[..., Any],
+        *args: Any,
+        on_timeout: Callable[[], object] = lambda: None,
+    ) -> Any:
+        """Call a method that waits no longer than this, and then raises `TimeoutError`.
+
+        What cannot be cancelled ends after `on_timeout`, which is called once the time is over.
+        """
         if self.module is blocking:
-            return method(*args, timeout_s=seconds)
-        return await asyncio.wait_for(method(*args), seconds)
+            try:
+                return method(*args, timeout_s=seconds)
+            except TimeoutError:
+                on_timeout()
+                raise
+        task = asyncio.ensure_future(method(*args))
+        if not (await asyncio.wait([task], timeout=seconds))[0]:
+            task.cancel()
+            on_timeout()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise TimeoutError from None
 
     async def close(self, node: Any) -> None:
         await self.call(node.close if self.module is blocking else node.aclose)
