@@ -27,8 +27,8 @@ UNSUPPORTED_VERSION.
 """
 
 NOTES = {
-    ApiKey.PRODUCE: "with acks 1, records are on the leader's disk before the answer, and with acks all on those of "
-    "enough replicas; acks 0 is not answered. From "
+    ApiKey.PRODUCE: "with acks 1, records are on the leader's disk before the answer, and with acks all on the disks "
+    "of enough replicas; acks 0 is not answered. From "
     "version 3 on, records are record batches; before it, message sets of version 0 and 1. Each batch of an idempotent "
     "producer is appended once. Where a log has several replicas, a batch that comes before the one it follows is "
     "answered with NOT_ENOUGH_REPLICAS for a second, then with OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka sends batches "
@@ -38,7 +38,7 @@ NOTES = {
     ApiKey.LIST_OFFSETS: "earliest, latest, by time, and the record with the latest time",
     ApiKey.METADATA: "the living brokers, and who leads which log; topics are created where "
     "`[kafka] auto_create_topics` allows it",
-    ApiKey.OFFSET_COMMIT: "also those of single consumers without a group's coordination",
+    ApiKey.OFFSET_COMMIT: "also for consumers that assign themselves their logs",
     ApiKey.FIND_COORDINATOR: "the broker that leads the log of `$coordinators` to which the group or transactional id "
     "belongs",
     ApiKey.JOIN_GROUP: "eager and cooperative assignment, static members; the classic protocol of groups",

@@ -5,7 +5,7 @@
 
 Settings come from the environment. A producer publishes at a steady rate. After a kill it continues the ledger, with
 its former partition if it has a spool, else with a new one. A consumer checks every record, and saves its positions.
-After a kill, it continues at those that it has saved.
+After a kill, it continues at the saved ones.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def _describe_member(group: GroupDescription, described: DescribedMember) -> Des
 
 
 def _describe_logs(group: GroupDescription, logs: Assignment) -> DescribedAssignment:
-    """Return logs with the names of their topics. Those of deleted topics are left out."""
+    """Return logs with the names of their topics. Logs of deleted topics are left out."""
     return DescribedAssignment(
         topic_partitions=[
             DescribedTopicPartitions(topic_id=parse_id(topic_id), topic_name=group.topics[topic_id], partitions=numbers)

@@ -214,7 +214,7 @@ _RULES = {
 }
 
 TOPIC_SETTING_NAMES = tuple(_RULES)
-"""The names of the settings that a topic can have: those of Kafka, and of this broker."""
+"""The names of the settings that a topic can have: Kafka's and this broker's own."""
 
 EFFECTIVE_SETTING_NAMES = tuple(name for name, rule in _RULES.items() if rule.has_effect)
 """The settings that have an effect. The others are kept and shown, so that programs can set what they set in Kafka."""

@@ -36,7 +36,7 @@ class LeaseRounds:
         """Begin a round, and return its number. It is sent now or later, never earlier.
 
         The answers to all earlier rounds do not count any more if this is the first one that says that this broker
-        cannot write: as soon as others hear it, they may elect another leader. Those who answer it do not.
+        cannot write: as soon as others hear it, they may elect another leader. A broker that answers it votes for none.
         """
         if self._could_write and not can_write:
             self._sent.clear()

@@ -1,4 +1,4 @@
-"""Moves a member from the logs that it has to those that the group's assignment gives it.
+"""Moves a member from its present logs to the logs of its assignment.
 
 A log never has two readers: a member first gives up what it must, and gets only what no other member has any more.
 """
