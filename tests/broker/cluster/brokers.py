@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.error import HTTPError
@@ -311,12 +312,15 @@ async def open_cluster(
         timeline.close()
 
 
-def ask(url: str, document: object = None, *, method: str = "GET") -> Any:
+def ask(url: str, document: object = None, *, method: str = "GET", timeout_s: float = ASKED_S) -> Any:
     """Return the document in the answer to a request over HTTP. Raises `HTTPError` and other `OSError`s."""
     body = None if document is None else json.dumps(document).encode()
     request = Request(url, body, {"Content-Type": "application/json"}, method=method)
-    with urlopen(request, timeout=ASKED_S) as answer:
-        return json.loads(answer.read() or b"null")
+    try:
+        with urlopen(request, timeout=timeout_s) as answer:
+            return json.loads(answer.read() or b"null")
+    except HTTPException as error:  # the broker has ended in the middle of its answer
+        raise OSError(str(error)) from error
 
 
 def find_missing(cluster: dict[str, Any], count: int) -> str:

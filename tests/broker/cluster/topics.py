@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from tests.broker.cluster.brokers import SHORT
+from tests.broker.cluster.brokers import SHORT, ask
 from tests.broker.cluster.traffic import IDEMPOTENT, QUICK, Client, read_logs
 
 NAMES = (f"{SHORT}0", f"{SHORT}1")
 RECORDS = 20
 AGAIN_S = 0.3
 ANSWER_S = 60
+ASKED_S = 3.0
 
 _SETTLED = {
     KafkaError.TOPIC_ALREADY_EXISTS: "create",
@@ -29,15 +30,19 @@ _SETTLED = {
 class Topics(Client):
     """Creates and deletes topics in turn. A topic contains what was sent to it since it was created, and nothing else.
 
+    It uses a topic once all brokers name its id. Those that are cut off from most of the voters go on with the deleted
+    one meanwhile.
+
     Attributes:
         logs: How many logs the topics have that exist now, by name; None while an order has an unknown outcome.
-        records: What was sent to each of these topics.
     """
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, urls: Sequence[str]) -> None:
         super().__init__(servers)
         self.logs: dict[str, int | None] = {}
         self.turns = 0
+        self._urls = urls
+        self._ids: dict[str, str] = {}
         self._records: dict[str, set[bytes]] = {}
         self._admin = AdminClient({**self.servers, **QUICK})
 
@@ -53,6 +58,8 @@ class Topics(Client):
             if not self._order("create", name, partial(self._admin.create_topics, [new])):
                 return
             self.logs[name], self._records[name] = 1, set()
+            if not self._wait_known(name):
+                return
             self._write(name)
             if self.turns % 3 == 0:
                 more = NewPartitions(name, 2)
@@ -87,6 +94,17 @@ class Topics(Client):
             self.logs[name] = None
         return False
 
+    def _wait_known(self, name: str) -> bool:
+        """Wait until all brokers name the new topic, and return True; False if the client is stopped before."""
+        former = self._ids.get(name, "")
+        while not self.is_stopped.is_set():
+            found = {_find_id(url, name) for url in self._urls}
+            if len(found) == 1 and found.isdisjoint({former, ""}):
+                (self._ids[name],) = found
+                return True
+            self.is_stopped.wait(AGAIN_S)
+        return False
+
     def _write(self, name: str) -> None:
         producer = Producer({**self.servers, **IDEMPOTENT})
         for number in range(RECORDS):
@@ -115,6 +133,14 @@ class Topics(Client):
             each for each in self._records[name] | found.keys() if found[each] != (each in self._records[name])
         }:
             self.problems.append(f"turn {self.turns}: {len(wrong)} records are lost, doubled or wrong: {min(wrong)!r}")
+
+
+def _find_id(url: str, name: str) -> str:
+    """Return the id of a topic as a broker knows it; empty if the broker has no such topic or does not answer."""
+    try:
+        return str(ask(f"{url}/topics/{name}", timeout_s=ASKED_S)["topic_id"])
+    except OSError:
+        return ""
 
 
 def describe(servers: str, names: list[str]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Workload:
             [Reader(servers, TOPIC, logs), Reader(servers, PAID, FEW_LOGS)],
             group,
             [Member(group, servers, Random(draw.random())) for _ in range(MEMBERS)],
-            Topics(servers),
+            Topics(servers, [each.url for each in cluster.brokers.values()]),
             await trio.to_thread.run_sync(topics.describe, servers, [TOPIC, REPEATED, PAID]),
         )
 
