@@ -1,23 +1,27 @@
-"""Reads the indexes of a replicated log from the storage, for its own and for divergent leader epochs."""
+"""Reads what a replicated log has from the storage: the indexes of its own and of divergent leader epochs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from dafka.broker.core.log.entries import (
+    CONTROL,
     BatchEntry,
     IndexRewriteEntry,
     RunEntry,
+    batch_entries,
     decode_entries,
     is_rewrite,
 )
 from dafka.broker.core.log.log import LEADER, Log
-from dafka.broker.core.positions import FIRST_SEQUENCE, OFFSET_MAX, AtOffset, Offset, RecordSequence
+from dafka.broker.core.log.sequence_ranges import SequencesByProducer
+from dafka.broker.core.positions import FIRST_SEQUENCE, OFFSET_MAX, AtOffset, Offset, RecordSequence, sequence_of
 from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.storage import Storage
 from dafka.storage.opening import read_range
+from dafka.storage.plugin_helpers import now_ms
 
 
 async def read_index(
@@ -118,10 +122,12 @@ async def read_tail(
 ) -> list[RunEntry | BatchEntry]:
     """Return the records in a range of offsets that clients appended through the leader of an epoch.
 
-    They are runs of the leader partition, with its address, each followed by its batches. Raise `StorageError` if the
-    storage fails, or if a newer version of dafka wrote an index.
+    They are runs of the leader partition, with its address, each followed by its batches: as the stored headers have
+    them, because an index that was rewritten has only the last ones, or as the index has them where no headers are
+    stored. Raise `StorageError` if the storage fails, or if a newer version of dafka wrote an index.
     """
-    address = log.leader_partition(epoch).address
+    partition = log.leader_partition(epoch)
+    address = partition.address
     runs: dict[RecordSequence, RunEntry] = {}
     batches: dict[RecordSequence, BatchEntry] = {}
     async for batch in read_index(storage, log.index_partition(epoch)):
@@ -138,10 +144,48 @@ async def read_tail(
     found: list[RunEntry | BatchEntry] = []
     for first in sorted(runs):
         run = runs[first]
-        end = run.first_sequence + run.record_count
         found.append(run)
-        found += [batches[each] for each in sorted(batches) if first <= each < end]
+        end = RecordSequence(run.first_sequence + run.record_count)
+        found += await _read_batches(storage, partition, first, end, batches)
     return found
+
+
+async def read_sequences(storage: Storage, log: Log, first: Offset) -> SequencesByProducer:
+    """Return the sequences of producers in a log from an offset on, as the stored batches have them.
+
+    Raise `StorageError` if the storage fails.
+    """
+    found, log_end = SequencesByProducer(), log.index.end_offset
+    while first < log_end and (location := log.index.locate(first)) is not None:
+        sequence = location.sequence
+        end = RecordSequence(sequence + location.record_count)
+        if location.address != CONTROL:
+            for entry in await _read_batches(storage, log.partition_of(location.address), sequence, end, {}):
+                found.add(entry)
+        first = Offset(first + location.record_count)
+    return found
+
+
+async def _read_batches(
+    storage: Storage,
+    partition: Partition,
+    first: RecordSequence,
+    end: RecordSequence,
+    indexed: Mapping[RecordSequence, BatchEntry],
+) -> list[BatchEntry]:
+    """Return the batches of producers with ids that begin in a range of a partition.
+
+    They are `indexed` where their headers are not stored. A replica can have stored a batch in parts, each with its
+    own header.
+    """
+    found: list[BatchEntry] = []
+    now = now_ms()
+    async for batch in read_range(storage, partition, first, end):
+        if batch.encoded:
+            found += batch_entries(batch, now)
+        else:
+            found += [entry for at, entry in sorted(indexed.items()) if batch.first_sequence <= at < batch.end_sequence]
+    return [entry for entry in found if first <= sequence_of(entry.position) < end]
 
 
 def _cut(run: RunEntry, from_offset: Offset, end_offset: Offset) -> RunEntry:

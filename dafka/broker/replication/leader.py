@@ -11,6 +11,7 @@ import trio
 
 from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.sequence_ranges import SequencesByProducer
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.positions import FIRST_OFFSET, OFFSET_MAX, Offset, RecordSequence, sequence_of
@@ -19,7 +20,7 @@ from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedL
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.log.broker_storage import BrokerStorage
-from dafka.broker.log.index_reader import continue_log, read_tail, restore_log
+from dafka.broker.log.index_reader import continue_log, read_sequences, read_tail, restore_log
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.membership import Membership
@@ -360,12 +361,13 @@ class LedLogs:
                 or not self._has_ended(log, epoch, led_epoch)
             ):
                 continue
-            from_offset = chain.get(epoch, replica.epoch_tree.starts[epoch].parent.end_offset)
-            from_offset = max(from_offset, merged.get(epoch, FIRST_OFFSET))
+            fork = chain.get(epoch, replica.epoch_tree.starts[epoch].parent.end_offset)
+            from_offset = max(fork, merged.get(epoch, FIRST_OFFSET))
             if ends[epoch] <= from_offset:
                 continue
             try:
                 entries = await read_tail(self._storage.storage, log, epoch, from_offset, ends[epoch])
+                appended = await self._read_appended(state, fork)
             except StorageError as error:
                 _LOGGER.warning(
                     "cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error
@@ -375,24 +377,36 @@ class LedLogs:
             if replica.led_epoch != led_epoch or state.is_gone:
                 return
             merged[epoch] = ends[epoch]
-            self._log_table.merge_divergent(state, self.admitted(state, entries))
+            self._log_table.merge_divergent(state, self.admitted(state, entries, appended))
             self._storage.write()
 
     def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
         """Return whether the leader of an epoch no longer appends to it, as far as this broker knows."""
         return log.replica.has_voted(epoch.leader, led_epoch.epoch) or not self._brokers.is_alive(epoch.leader)
 
-    def admitted(self, state: Log, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:
+    async def _read_appended(self, state: Log, fork: Offset) -> SequencesByProducer:
+        """Return what producers have appended to a log since another epoch has diverged from it."""
+        if not self._can_diverge(state):
+            return SequencesByProducer()
+        return await read_sequences(self._storage.storage, state, fork)
+
+    def _can_diverge(self, state: Log) -> bool:
+        topic = self._log_table.topics.get(state.topic)
+        return topic is not None and availability_of(topic) != MAJORITY
+
+    def admitted(
+        self, state: Log, entries: Sequence[RunEntry | BatchEntry], appended: SequencesByProducer
+    ) -> list[RunEntry | BatchEntry]:
         """Return the entries without the batches that their producers have appended again.
 
-        With the availability "majority", that is each batch of a producer with an id: it was never acknowledged. Its
-        producer sends it again, possibly under another producer epoch, so that duplicates could not be recognized.
+        With the availability "branch", the log has `appended` since it diverged, and what its producers are known for.
+        With "majority", that is each batch of a producer with an id: it was never acknowledged. Its producer sends it
+        again, possibly under another producer epoch, so that duplicates could not be recognized.
         """
-        topic = self._log_table.topics.get(state.topic)
-        can_diverge = topic is not None and availability_of(topic) != MAJORITY
+        can_diverge, admit = self._can_diverge(state), state.producers.admit_divergent
         found: list[RunEntry | BatchEntry] = []
         for entry in entries:
-            if isinstance(entry, RunEntry) or (can_diverge and state.producers.admit_divergent(entry)):
+            if isinstance(entry, RunEntry) or (can_diverge and not appended.covers(entry) and admit(entry)):
                 found.append(entry)
             else:
                 _cut_out(found, entry)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.log.entries import BatchEntry, RunEntry
+from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.log.sequence_ranges import SequencesByProducer
 from dafka.broker.core.positions import RecordSequence
 from dafka.errors import NotLeaderError
 from dafka.records import Partition, RecordBatch
@@ -86,6 +90,37 @@ async def test_both_sides_of_a_split_go_on_if_the_topic_says_so(autojump_clock: 
         assert [each for each in values if each.startswith(b"A")] == [b"A0", b"A1"]
 
 
+@pytest.mark.parametrize("sent", [{"A": (0, 20), "B": (10, 40)}, {"A": (0, 40), "B": (10, 20)}])
+async def test_what_a_producer_has_sent_to_both_sides_is_there_once_also_if_their_indexes_were_rewritten(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, sent: dict[str, tuple[int, int]]
+) -> None:
+    """A rewritten index has only the last batches of a producer."""
+    monkeypatch.setattr("dafka.broker.log.stages.OffsetAssigner", partial(OffsetAssigner, rewrite_entries=4))
+    async with open_virtual_cluster("AB", "AB", topic={"availability": "branch"}) as cluster:
+        await cluster.append(cluster.leader(), b"both")
+        await wait_for(lambda: cluster.in_sync() == "AB")
+        cluster.cut("A", "B")
+        await wait_for(lambda: all(cluster.log(each).leadership.is_led for each in "AB"))
+        for side, numbers in sent.items():
+            log = cluster.log(side)
+            for number in range(*numbers):
+                data = batch(b"%d" % number, producer=(7, 0, number))
+                log.producers.add_batch(data[0][0], RecordSequence(number), 0)
+                await cluster.brokers[side].writer.append(log, data).wait_offset()
+            assert log.index_first > 0, "the index was not rewritten"
+        for side in sent:  # a leader that starts again knows what its index says
+            await cluster.stop(side)
+            await cluster.start(side, are_cut=True)
+        await wait_for(lambda: all(cluster.log(each).leadership.is_led for each in "AB"))
+        cluster.heal()
+        await wait_for(lambda: cluster.in_sync() == "AB" and cluster.log(cluster.leader()).high_watermark > 40)
+        for starting in "CD":  # the leader tries again what it has merged
+            await cluster.start(starting)
+            await trio.sleep(1)
+        values = await cluster.read(cluster.leader())
+        assert sorted(values) == sorted([b"both", *(b"%d" % number for number in range(40))])
+
+
 @pytest.mark.parametrize("availability", ["majority", "branch"])
 async def test_batches_of_idempotent_producers_are_merged_once_or_only_where_nobody_acknowledged_them(
     autojump_clock: MockClock, availability: str
@@ -98,7 +133,8 @@ async def test_batches_of_idempotent_producers_are_merged_once_or_only_where_nob
             entries: list[RunEntry | BatchEntry] = [run_entry(100, "another", 0, 15), *batches]
             plain = [each for each in range(15) if each not in {*range(first, first + 3), *range(second, second + 3)}]
             for wanted in (list(range(15)) if availability == "branch" else plain, plain):
-                runs = [each for each in admitted(log, entries) if isinstance(each, RunEntry)]
+                kept = admitted(log, entries, SequencesByProducer())
+                runs = [each for each in kept if isinstance(each, RunEntry)]
                 assert [each.first_sequence + n for each in runs for n in range(each.record_count)] == wanted
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
+from dafka.batches import read_header
 from dafka.batches.varints import read_varint, write_varint
 from dafka.broker.core.positions import AtOffset, Offset, Position, ProducerSequence, RecordSequence
 from dafka.errors import BatchError, StorageFormatError
-from dafka.records import decode_text, encode_text
+from dafka.records import RecordBatch, decode_text, encode_text
 
 ENTRIES_VERSION = 1
 """The version of index records."""
@@ -144,6 +145,26 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
             parts.append(write_varint(_NUMBERS[type(entry)]))
             parts += (write_varint(_encode_field(each)) for each in entry)
     return b"".join(parts)
+
+
+def batch_entries(batch: RecordBatch, now_ms: int) -> list[BatchEntry]:
+    """Return the entries of the batches in a leader partition whose producers have ids, as their headers say.
+
+    There are none of records without their encoded form.
+    """
+    return [
+        BatchEntry(
+            RecordSequence(header.base_offset),  # in a leader partition, the offsets of batches are sequences
+            header.end_offset - header.base_offset,
+            header.producer_id,
+            header.producer_epoch,
+            ProducerSequence(header.base_sequence),
+            TRANSACTIONAL if header.is_transactional else 0,
+            now_ms,
+        )
+        for header in map(read_header, batch.encoded)
+        if header.producer_id >= 0
+    ]
 
 
 def is_rewrite(value: bytes) -> bool:

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from dafka.batches import read_header
 from dafka.broker.core.log.entries import (
-    TRANSACTIONAL,
     BatchEntry,
     Entry,
     RunEntry,
+    batch_entries,
     encode_entries,
 )
 from dafka.broker.core.log.log import LEADER, Log
@@ -26,7 +25,6 @@ from dafka.broker.core.positions import (
     FIRST_SEQUENCE,
     AtOffset,
     Offset,
-    ProducerSequence,
     RecordSequence,
     sequence_of,
 )
@@ -99,7 +97,7 @@ class OffsetAssigner:
             led_log = self.table.led.get(batch.partition)
             if led_log is not None:
                 if len(batch):
-                    entries = _producer_entries(batch, now_ms)
+                    entries = batch_entries(batch, now_ms)
                     end_sequence = RecordSequence(batch.end_sequence)
                     for first, end in _without(led_log.withdrawn, RecordSequence(batch.first_sequence), end_sequence):
                         self._assign_leader_partition(self._plan_of(led_log, plans), first, end, entries)
@@ -249,24 +247,6 @@ def _without(
             first = max(first, gone_end)
     if first < end:
         yield first, end
-
-
-def _producer_entries(batch: RecordBatch, now_ms: int) -> list[BatchEntry]:
-    """Return the entries about producers that are needed after a restart."""
-    headers = map(read_header, batch.encoded)
-    return [
-        BatchEntry(
-            RecordSequence(header.base_offset),  # in a leader partition, the offsets of batches are sequences
-            header.count,
-            header.producer_id,
-            header.producer_epoch,
-            ProducerSequence(header.base_sequence),
-            TRANSACTIONAL if header.is_transactional else 0,
-            now_ms,
-        )
-        for header in headers
-        if header.producer_id >= 0
-    ]
 
 
 def _record_count(entries: Sequence[Entry]) -> int:
