@@ -156,6 +156,7 @@ async def read_sequences(storage: Storage, log: Log, first: Offset) -> Sequences
     Raise `StorageError` if the storage fails.
     """
     found, log_end = SequencesByProducer(), log.index.end_offset
+    first = max(first, log.index.start_offset)
     while first < log_end and (location := log.index.locate(first)) is not None:
         sequence = location.sequence
         end = RecordSequence(sequence + location.record_count)

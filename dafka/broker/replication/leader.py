@@ -361,13 +361,14 @@ class LedLogs:
                 or not self._has_ended(log, epoch, led_epoch)
             ):
                 continue
-            fork = chain.get(epoch, replica.epoch_tree.starts[epoch].parent.end_offset)
-            from_offset = max(fork, merged.get(epoch, FIRST_OFFSET))
+            from_offset = chain.get(epoch, replica.epoch_tree.starts[epoch].parent.end_offset)
+            from_offset = max(from_offset, merged.get(epoch, FIRST_OFFSET))
             if ends[epoch] <= from_offset:
                 continue
             try:
                 entries = await read_tail(self._storage.storage, log, epoch, from_offset, ends[epoch])
-                appended = await self._read_appended(state, fork)
+                fork = replica.epoch_tree.common_end(EpochEnd(led_epoch, OFFSET_MAX), EpochEnd(epoch, ends[epoch]))
+                appended = await self._read_appended(state, FIRST_OFFSET if fork is None else fork.end_offset)
             except StorageError as error:
                 _LOGGER.warning(
                     "cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error
@@ -385,7 +386,7 @@ class LedLogs:
         return log.replica.has_voted(epoch.leader, led_epoch.epoch) or not self._brokers.is_alive(epoch.leader)
 
     async def _read_appended(self, state: Log, fork: Offset) -> SequencesByProducer:
-        """Return what producers have appended to a log since another epoch has diverged from it."""
+        """Return what producers have appended to a log since another one has diverged from it."""
         if not self._can_diverge(state):
             return SequencesByProducer()
         return await read_sequences(self._storage.storage, state, fork)

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.log.sequence_ranges import SequencesByProducer
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
@@ -34,6 +35,9 @@ STARTS = [
     EpochStart("1D/0", OWN, epoch_end(FIRST, 10), ("a", "b", "c"), log_start=Offset(6)),
     EpochStart("1D/0", NEXT, epoch_end(OWN, 12), ("a", "b", "c")),
 ]
+LATER = LeaderAndEpoch(1536, "c")
+"""Another epoch, which continues that of `SIDE`."""
+
 NATIVE = Partition("orders", "P")
 
 
@@ -50,9 +54,9 @@ class LogOfReplica:
 class World:
     """The broker `a`, with a log that it leads or follows. Reading it has a scripted outcome, and takes a moment."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, availability: str = "majority") -> None:
         self.table, self.brokers = LogTable("a"), Brokers(BrokerRegistration(address="a"), 1.0)
-        self.table.add_topic(Topic("orders", "1D", 1))
+        self.table.add_topic(Topic("orders", "1D", 1, settings={"availability": availability}))
         (self.state,) = self.table.logs("orders")
         self.table.replicate(self.state)
         self.table.end_epoch(self.state)
@@ -81,7 +85,7 @@ class World:
         led: Any = LedLogs(tables, storage, own, fake, fake, self.made.extend)
         led.refresh = lambda _log: None
         self.led = led
-        for name in ("restore_log", "continue_log", "read_tail"):
+        for name in ("restore_log", "continue_log", "read_tail", "read_sequences"):
             monkeypatch.setattr(leader_module, name, getattr(self, name))
         monkeypatch.setattr(self.table, "merge_divergent", lambda _state, found: self.made.append(found))
 
@@ -107,6 +111,11 @@ class World:
         await self._step()
         self.made.append((epoch, *offsets))
         return []
+
+    async def read_sequences(self, _storage: object, _log: Log, first: Offset) -> SequencesByProducer:
+        await self._step()
+        self.made.append(first)
+        return SequencesByProducer()
 
     async def read(self, partition: Partition, first: int, _count: int) -> RecordBatch | None:
         await self._step()
@@ -208,6 +217,17 @@ async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch
         world.ends, world.during = {SIDE: 11}, "another leads"
         await world.led._merge_log(world.log, world.state)
         assert world.take() == [(SIDE, 9, 11)], "it leads no longer"
+
+
+async def test_what_a_log_has_since_it_diverged_is_read_before_records_are_merged_into_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if an epoch continues one that had diverged before it began."""
+    world = World(monkeypatch, "branch")
+    world.replica.epoch_tree = EpochTree([*STARTS, EpochStart("1D/0", LATER, epoch_end(SIDE, 7), ("a", "b", "c"))])
+    world.ends = {FIRST: 13, SIDE: 7, LATER: 9}
+    await world.led._merge_log(world.log, world.state)
+    assert world.take() == [(FIRST, 10, 13), 10, [], (SIDE, 5, 7), 5, [], (LATER, 7, 9), 5, []]
 
 
 async def test_a_follower_shows_what_is_committed_and_read(
