@@ -1,28 +1,26 @@
-"""Runs the leadership of logs: begins epochs, merges divergent records, and follows logs for local readers."""
+"""Runs the leadership of logs: begins epochs, and follows logs for local readers."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import trio
 
-from dafka.broker.core.log.entries import BatchEntry, RunEntry
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.sequence_ranges import SequencesByProducer
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
-from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
-from dafka.broker.core.positions import FIRST_OFFSET, OFFSET_MAX, Offset, RecordSequence, sequence_of
+from dafka.broker.core.positions import OFFSET_MAX, Offset, RecordSequence
 from dafka.broker.core.replication.records import EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.log.broker_storage import BrokerStorage
-from dafka.broker.log.index_reader import continue_log, read_sequences, read_tail, restore_log
+from dafka.broker.log.index_reader import continue_log, restore_log
 from dafka.broker.log.own_partitions import OwnPartitions
 from dafka.broker.log.waiters import LogWaiters
+from dafka.broker.replication.divergent_records import DivergentRecords
 from dafka.broker.replication.membership import Membership
 from dafka.broker.replication.pending_logs import READ_AGAIN_S, PendingLogs
 from dafka.errors import StorageError
@@ -41,7 +39,7 @@ HELD_S = 0.2
 
 
 class LedLogs:
-    """Leads logs, merges divergent records into them, and follows other logs for readers.
+    """Leads logs, and follows other logs for readers. `divergent` merges what other epochs have into those it leads.
 
     `membership` sends heartbeats between the steps of long work. `act` executes the effects of replicas.
     """
@@ -69,17 +67,16 @@ class LedLogs:
         """How often the leadership of any log has changed, as clients see it."""
         self._leader_changes: dict[Log, trio.Event] = {}
         self._ready_from: dict[str, int] = {}
-        self._merged: dict[str, tuple[LeaderAndEpoch, dict[LeaderAndEpoch, Offset]]] = {}
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._missing: dict[str, trio.Event] = {}
-        self._to_merge = PendingLogs[ReplicatedLog]()
+        self.divergent = DivergentRecords(tables, storage)
         self._followed: dict[str, LeaderAndEpoch] = {}
         self._to_follow = PendingLogs[str]()
 
     async def run(self) -> None:
         """Merge and follow logs until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._merge)
+            nursery.start_soon(self.divergent.run)
             nursery.start_soon(self._follow)
 
     def is_ready(self, log: ReplicatedLog) -> bool:
@@ -94,7 +91,7 @@ class LedLogs:
         """Forget a log whose records are deleted here. Clients cannot read it any more."""
         self._followed.pop(name, None)
         self._ready_from.pop(name, None)
-        self._merged.pop(name, None)
+        self.divergent.forget(name)
         self._to_follow.discard(name)
         self._epoch_counts.pop(name, None)
         if name in self._locks and not self._locks[name].locked():
@@ -119,16 +116,6 @@ class LedLogs:
         state = self._log_table.find_log(log.topic, log.number, log.topic_id)
         if state is not None and state.next_start and state.next_start > state.index.start_offset:
             self._watchers.notify(state)
-
-    def merge_later(self, logs: Iterable[ReplicatedLog]) -> None:
-        """Check later whether these logs, if this broker leads them, have divergent records to merge.
-
-        The log of metadata never gets any.
-        """
-        for log in logs:
-            # The client of such a command has got an error: it must not take effect later.
-            if log.replica.led_epoch is not None and log.topic not in self._logs.observed_topics:
-                self._to_merge.put(log)
 
     def move_high_watermark(self, log: ReplicatedLog, offset: Offset) -> None:
         """Apply a new high watermark to a log."""
@@ -185,7 +172,7 @@ class LedLogs:
             self._follow_later(log)  # the high watermark does not move if nothing is appended
         if found != state.leadership:
             if is_led and not state.leadership.is_led:
-                self.merge_later([log])
+                self.divergent.merge_later([log])
             if is_led != state.leadership.is_led:
                 change = "leads" if is_led else "no longer leads"
                 _LOGGER.info("%s log %d of %s, leader epoch %d", change, log.number, log.topic, epoch.epoch)
@@ -248,7 +235,7 @@ class LedLogs:
             self._storage.write()
             self._act(LogAction(log, each) for each in log.replica.repeat_acknowledgement())
             self.refresh(log)
-            self.merge_later([log])
+            self.divergent.merge_later([log])
         await self.catch_up(state)
 
     def _has_all_before(self, log: ReplicatedLog, start: EpochStart) -> bool:
@@ -328,103 +315,3 @@ class LedLogs:
         if not state.is_gone and log.replica.led_epoch is None:
             self._show_high_watermark(state, min(log.replica.high_watermark, state.index.end_offset))
             self.refresh(log)
-
-    # Merging
-
-    async def _merge(self) -> None:
-        """Append divergent records of other epochs to the logs that this broker leads."""
-        while True:
-            for log in await self._to_merge.take():
-                state = self._log_table.find_log(log.topic, log.number, log.topic_id)
-                if state is not None and state.leadership.is_led:
-                    await self._merge_log(log, state)
-            await trio.lowlevel.checkpoint()
-
-    async def _merge_log(self, log: ReplicatedLog, state: Log) -> None:
-        replica = log.replica
-        led_epoch = replica.led_epoch
-        if led_epoch is None:
-            return
-        merged_into, merged = self._merged.get(log.name, (led_epoch, {}))
-        if merged_into != led_epoch:  # records merged into another epoch can be missing in this one
-            merged = {}
-        self._merged[log.name] = led_epoch, merged
-        ends = log.local_log.ends()
-        chain = {
-            each.leader_epoch: each.end_offset
-            for each in replica.epoch_tree.chain(replica.epoch_tree.starts[led_epoch].parent) or ()
-        }
-        for epoch in sorted(ends):
-            if (
-                epoch == led_epoch
-                or epoch not in replica.epoch_tree.starts
-                or not self._has_ended(log, epoch, led_epoch)
-            ):
-                continue
-            from_offset = chain.get(epoch, replica.epoch_tree.starts[epoch].parent.end_offset)
-            from_offset = max(from_offset, merged.get(epoch, FIRST_OFFSET))
-            if ends[epoch] <= from_offset:
-                continue
-            try:
-                entries = await read_tail(self._storage.storage, log, epoch, from_offset, ends[epoch])
-                fork = replica.epoch_tree.common_end(EpochEnd(led_epoch, OFFSET_MAX), EpochEnd(epoch, ends[epoch]))
-                appended = await self._read_appended(state, FIRST_OFFSET if fork is None else fork.end_offset)
-            except StorageError as error:
-                _LOGGER.warning(
-                    "cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error
-                )
-                self._to_merge.put_failed(log)
-                return
-            if replica.led_epoch != led_epoch or state.is_gone:
-                return
-            merged[epoch] = ends[epoch]
-            self._log_table.merge_divergent(state, self.admitted(state, entries, appended))
-            self._storage.write()
-
-    def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
-        """Return whether the leader of an epoch no longer appends to it, as far as this broker knows."""
-        return log.replica.has_voted(epoch.leader, led_epoch.epoch) or not self._brokers.is_alive(epoch.leader)
-
-    async def _read_appended(self, state: Log, fork: Offset) -> SequencesByProducer:
-        """Return what producers have appended to a log since another one has diverged from it."""
-        if not self._can_diverge(state):
-            return SequencesByProducer()
-        return await read_sequences(self._storage.storage, state, fork)
-
-    def _can_diverge(self, state: Log) -> bool:
-        topic = self._log_table.topics.get(state.topic)
-        return topic is not None and availability_of(topic) != MAJORITY
-
-    def admitted(
-        self, state: Log, entries: Sequence[RunEntry | BatchEntry], appended: SequencesByProducer
-    ) -> list[RunEntry | BatchEntry]:
-        """Return the entries without the batches that their producers have appended again.
-
-        With the availability "branch", the log has `appended` since it diverged, and what its producers are known for.
-        With "majority", that is each batch of a producer with an id: it was never acknowledged. Its producer sends it
-        again, possibly under another producer epoch, so that duplicates could not be recognized.
-        """
-        can_diverge, admit = self._can_diverge(state), state.producers.admit_divergent
-        found: list[RunEntry | BatchEntry] = []
-        for entry in entries:
-            if isinstance(entry, RunEntry) or (can_diverge and not appended.covers(entry) and admit(entry)):
-                found.append(entry)
-            else:
-                _cut_out(found, entry)
-        return found
-
-
-def _cut_out(found: list[RunEntry | BatchEntry], batch: BatchEntry) -> None:
-    """Cut a batch out of the last run."""
-    position = max(number for number, each in enumerate(found) if isinstance(each, RunEntry))
-    run = found[position]
-    assert isinstance(run, RunEntry)
-    sequence = sequence_of(batch.position)
-    before = sequence - run.first_sequence
-    rest = run.record_count - before - batch.record_count
-    if before > 0:
-        found[position] = run._replace(record_count=before)
-    else:
-        del found[position]
-    end_sequence = RecordSequence(sequence + batch.record_count)
-    found.append(run._replace(first_sequence=end_sequence, record_count=max(rest, 0)))

@@ -153,7 +153,7 @@ class Replicator(CommitStage):
         log = self.logs.find(record.log)
         if log is not None:
             self.led_logs.record_stored([log])
-            self.led_logs.merge_later([log])
+            self.led_logs.divergent.merge_later([log])
 
     def describe_stored(self) -> None:
         """Describe the cluster to clients as this broker has stored it, until its logs are loaded.
@@ -284,7 +284,7 @@ class Replicator(CommitStage):
                 is_first = False
                 self.act(self.logs.set_alive(self.brokers.alive, now, self.brokers.replaceable))
                 self.led_logs.refresh_all(self.logs)
-                self.led_logs.merge_later(self.logs)
+                self.led_logs.divergent.merge_later(self.logs)
             else:
                 advanced = self.logs.active
                 self.act(self.logs.advance(now))
@@ -383,7 +383,7 @@ class Replicator(CommitStage):
             self.act(actions)
             self.led_logs.record_stored(changed)
             others = (self.logs.find_partition(each.partition) for each in batches if self._is_index_of_other(each))
-            self.led_logs.merge_later(found[0] for found in others if found is not None)
+            self.led_logs.divergent.merge_later(found[0] for found in others if found is not None)
 
     def _is_index_of_other(self, batch: RecordBatch) -> bool:
         return batch.partition.topic == INDEX_TOPIC and not self._policy.owns(batch.partition)

@@ -127,7 +127,7 @@ async def test_batches_of_idempotent_producers_are_merged_once_or_only_where_nob
 ) -> None:
     """Plain records around them are merged in any case."""
     async with open_virtual_cluster("A", "A", topic={"availability": availability}) as cluster:
-        admitted, log = cluster.brokers["A"].replicator.led_logs.admitted, cluster.log("A")
+        admitted, log = cluster.brokers["A"].replicator.led_logs.divergent.admitted, cluster.log("A")
         for producer, (first, second) in enumerate(((2, 8), (0, 5), (0, 10), (3, 12))):
             batches = [batch_entry(each, 3, producer, 0, each, 0, 0) for each in (first, second)]
             entries: list[RunEntry | BatchEntry] = [run_entry(100, "another", 0, 15), *batches]

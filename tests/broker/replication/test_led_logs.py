@@ -19,7 +19,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
-from dafka.broker.replication import leader as leader_module
+from dafka.broker.replication import divergent_records, leader
 from dafka.broker.replication.leader import HELD_S, LedLogs
 from dafka.broker.replication.pending_logs import READ_AGAIN_S
 from dafka.errors import StorageError
@@ -85,8 +85,10 @@ class World:
         led: Any = LedLogs(tables, storage, own, fake, fake, self.made.extend)
         led.refresh = lambda _log: None
         self.led = led
-        for name in ("restore_log", "continue_log", "read_tail", "read_sequences"):
-            monkeypatch.setattr(leader_module, name, getattr(self, name))
+        for name in ("restore_log", "continue_log"):
+            monkeypatch.setattr(leader, name, getattr(self, name))
+        for name in ("read_tail", "read_sequences"):
+            monkeypatch.setattr(divergent_records, name, getattr(self, name))
         monkeypatch.setattr(self.table, "merge_divergent", lambda _state, found: self.made.append(found))
 
     async def _step(self) -> None:
@@ -147,7 +149,7 @@ async def test_a_log_is_led_when_all_before_its_epoch_is_read_and_nothing_has_ch
         if leads:
             assert (world.state.next_start, world.led._ready_from) == (max(restored_start, 6), {"1D/0": 10})
             assert [world.led.is_ready(world.log) for world.replica.high_watermark in (9, 10)] == [False, True]
-            assert list(world.led._to_merge) == [world.log]
+            assert list(world.led.divergent._to_merge) == [world.log]
 
 
 @pytest.mark.parametrize("end", ["stored", "another leads", "dropped"])
@@ -201,21 +203,21 @@ async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch
         world.brokers.check_alive(0.5)
         world.voted, world.failures = voted, failures
         world.ends = {FIRST: 13, SIDE: 7, OWN: 20}
-        await world.led._merge_log(world.log, world.state)
+        await world.led.divergent._merge_log(world.log, world.state)
         is_due = voted or not is_alive
         merged = [(FIRST, 10, 13), [], (SIDE, 5, 7), []]
         assert world.take() == (merged if is_due and not failures else [])
-        assert bool(world.led._to_merge._failed) == bool(is_due and failures)
+        assert bool(world.led.divergent._to_merge._failed) == bool(is_due and failures)
         if not is_due or failures:
             continue
         world.ends = {FIRST: 13, SIDE: 9}
-        await world.led._merge_log(world.log, world.state)
+        await world.led.divergent._merge_log(world.log, world.state)
         assert world.take() == [(SIDE, 7, 9), []], "only the records since then"
         world.replica.led_epoch = NEXT
-        await world.led._merge_log(world.log, world.state)
+        await world.led.divergent._merge_log(world.log, world.state)
         assert world.take() == [(FIRST, 10, 13), [], (SIDE, 5, 9), []]
         world.ends, world.during = {SIDE: 11}, "another leads"
-        await world.led._merge_log(world.log, world.state)
+        await world.led.divergent._merge_log(world.log, world.state)
         assert world.take() == [(SIDE, 9, 11)], "it leads no longer"
 
 
@@ -226,7 +228,7 @@ async def test_what_a_log_has_since_it_diverged_is_read_before_records_are_merge
     world = World(monkeypatch, "branch")
     world.replica.epoch_tree = EpochTree([*STARTS, EpochStart("1D/0", LATER, epoch_end(SIDE, 7), ("a", "b", "c"))])
     world.ends = {FIRST: 13, SIDE: 7, LATER: 9}
-    await world.led._merge_log(world.log, world.state)
+    await world.led.divergent._merge_log(world.log, world.state)
     assert world.take() == [(FIRST, 10, 13), 10, [], (SIDE, 5, 7), 5, [], (LATER, 7, 9), 5, []]
 
 
