@@ -68,12 +68,14 @@ class SequencesByProducer:
 
     def add(self, entry: BatchEntry) -> None:
         """Add a batch of this part of the log."""
-        if entry.base_sequence is not None:
-            self._ranges[entry.producer_id, entry.producer_epoch].add(entry.base_sequence, entry.record_count)
+        assert entry.base_sequence is not None
+        self._ranges[entry.producer_id, entry.producer_epoch].add(entry.base_sequence, entry.record_count)
 
     def covers(self, entry: BatchEntry) -> bool:
         """Return whether all sequences of a batch are included."""
-        ranges = self._ranges.get((entry.producer_id, entry.producer_epoch))
-        if ranges is None or entry.base_sequence is None:
-            return False
+        assert entry.base_sequence is not None
+        ranges = self._ranges.get((entry.producer_id, entry.producer_epoch), _NO_RANGES)
         return ranges.covers(entry.base_sequence, entry.record_count)
+
+
+_NO_RANGES = SequenceRanges()
