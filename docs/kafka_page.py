@@ -51,6 +51,12 @@ NOTES = {
     ApiKey.INIT_PRODUCER_ID: "for idempotent producers and for transactions, with every storage",
     ApiKey.DESCRIBE_CONFIGS: "topics, and the broker, whose settings cannot be changed by clients",
     ApiKey.ALTER_CONFIGS: "topics",
+    ApiKey.DESCRIBE_ACLS: "the ACLs of the cluster, and what the broker's file of users permits",
+    ApiKey.CREATE_ACLS: "[ACLs of the cluster](../how-to/secure-broker.md#users-and-acls-of-the-cluster), which allow "
+    "or deny; hosts are single addresses; from the feature level 3 on",
+    ApiKey.DELETE_ACLS: "not what the file of users permits",
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "[users of the cluster](../how-to/secure-broker.md#users-and-acls-of-the-"
+    "cluster); salts of at least 12 bytes; not users in the broker's file; from the feature level 3 on",
     ApiKey.ELECT_LEADERS: "preferred leaders, which also lead again after `[broker] preferred_leader_after_ms`; no "
     "unclean elections, which would lose records",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
@@ -70,8 +76,6 @@ NOTES = {
 """Remarks on the APIs that are served."""
 
 NOT_SERVED = (
-    ("DescribeAcls, CreateAcls, DeleteAcls (29-31)", "`dafka user` gives users their permissions"),
-    ("DescribeUserScramCredentials, AlterUserScramCredentials (50, 51)", "`dafka user` keeps the users"),
     ("CreateDelegationToken and the others for tokens (38-41)", "there are no tokens"),
     ("DescribeClientQuotas, AlterClientQuotas (48, 49)", "there are no quotas for single clients"),
     ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),

@@ -32,10 +32,12 @@ PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
 OPERATIONS = ROLES | {"operations"}
 FACTS = {
+    "broker.core.acls",
     "broker.core.error_codes",
     "broker.core.topic_partition",
     "broker.core.partition_address",
     "broker.core.positions",
+    "broker.core.scram_credentials",
     "broker.core.typed_json",
 }
 METADATA = FACTS | {"broker.core.metadata"}
@@ -96,7 +98,7 @@ MAY_IMPORT = {
     "broker.core.cluster_status": PROTOCOL | POLICY | {"broker.core.tables"},
     "broker.core.node_machine": PROTOCOL | POLICY | {"broker.core.rounds"},
     "broker.core.rounds": PROTOCOL | METADATA,
-    "broker.access": VOCABULARY,
+    "broker.access": VOCABULARY | METADATA,
     "broker.connections": ROLES | {"broker.access"},
     "broker.local_state": FORMATS | {"storage"},
     "broker.inventory": ROLES | CORE,

@@ -87,6 +87,8 @@ class Broker:
         self.node = node
         self.config = config
         self.security = security
+        if security.users is not None:
+            security.users.join(node.tables.state.access)
         self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
         self._reads: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
         self.listeners: list[ClientServer] = []

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from dafka.broker.access.login import begin_login
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.users_file import UsersFile, read_users
+from dafka.broker.access.users import Users
+from dafka.broker.access.users_file import read_users
 from dafka.cli import main
 from tests.cli.harness import Dafka
 from tests.kafka.server.clients import Confluent, Message
@@ -137,7 +138,7 @@ def test_token_is_made_listed_and_revoked(tmp_path: Path) -> None:
     token = output.strip()
     assert (status, token.startswith("dafka_"), output.count("\n")) == (0, True, 1)
     assert token not in path.read_text()
-    found = UsersFile(path).find_token(token)
+    found = Users(path).find_token(token)
     assert found is not None
     user, known = found
     assert user.name == "alice"
@@ -156,12 +157,12 @@ def test_token_is_made_listed_and_revoked(tmp_path: Path) -> None:
 
     revoked = run_user("revoke-token", "alice", known.token_id, "--users", path)
     assert revoked == (0, "", f"revoked token {known.token_id} of alice in {path}\n")
-    assert UsersFile(path).find_token(token) is None
+    assert Users(path).find_token(token) is None
     assert [each.token_id for each in read_users(path)["alice"].tokens] == [listed[1]["id"]]
     status, output, errors = run_user("revoke-token", "alice", known.token_id, "--users", path)
     assert (status, output, f"has no token '{known.token_id}'" in errors) == (2, "", True)
     expired = run_user("token", "alice", "--users", path, "--expires-after", "1ms")[1].strip()
-    assert UsersFile(path).find_token(expired) is None
+    assert Users(path).find_token(expired) is None
 
 
 def test_broker_serves_the_users_of_the_file(dafka: Dafka, tmp_path: Path) -> None:
@@ -176,6 +177,6 @@ def test_broker_serves_the_users_of_the_file(dafka: Dafka, tmp_path: Path) -> No
 
 
 def log_in(path: Path, password: str) -> str | None:
-    login = begin_login("PLAIN", UsersFile(path))
+    login = begin_login("PLAIN", Users(path))
     login.answer(f"\0alice\0{password}".encode())
     return login.user

@@ -22,6 +22,7 @@ import trio
 from dafka.broker.access.credentials import Credential, Token, hash_token
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
+from dafka.broker.core.acls import Acl, AclEffect, Operation, PatternType, ResourceType
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.groups.records import CommittedOffset, OffsetKey, decode_group, decode_offset, encode_offset
 from dafka.broker.core.log.entries import BatchEntry, IndexRewriteEntry, RunEntry, decode_entries, encode_entries
@@ -33,7 +34,10 @@ from dafka.broker.core.metadata.commands import (
     ChangeReplicas,
     CloseTopic,
     Command,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
+    DeleteScramCredential,
     DeleteTopic,
     DrainBroker,
     ForgetBroker,
@@ -43,6 +47,7 @@ from dafka.broker.core.metadata.commands import (
     RegisterBroker,
     ReplicasChanged,
     SetFeatureLevel,
+    SetScramCredential,
     SnapshotTaken,
     decode_order,
     encode_order,
@@ -65,6 +70,7 @@ from dafka.broker.core.replication.records import (
     encode_control,
 )
 from dafka.broker.core.rounds import Round, RoundKind, RoundReply, answer_round, ask_round
+from dafka.broker.core.scram_credentials import ScramCredential, ScramMechanism
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import Transaction, decode_transaction, encode_transaction
 from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
@@ -101,6 +107,16 @@ COMMANDS: list[Command] = [
     CloseTopic("3D", {"P": 7}),
     SnapshotTaken(1000, "c" * 64),
 ]
+ACL = Acl(ResourceType.TOPIC, "orders", "User:anne", Operation.READ, PatternType.PREFIXED, "::1", AclEffect.DENY)
+CREDENTIAL = ScramCredential("anne", ScramMechanism.SHA_256, 4096, "YQ==", "Yg==", "Yw==")
+LATER_COMMANDS: list[Command] = [
+    CreateAcls((ACL, Acl(ResourceType.CLUSTER, "kafka-cluster", "User:*", Operation.ALTER))),
+    SetScramCredential(CREDENTIAL),
+    SetScramCredential(attrs.evolve(CREDENTIAL, mechanism=ScramMechanism.SHA_512)),
+    DeleteAcls((ACL,)),
+    DeleteScramCredential("anne", ScramMechanism.SHA_512),
+]
+"""Commands of later feature levels, which the next release records."""
 RECORDS = [
     RecordBatch(PARTITION, 0, [b"first", None], keys=[b"key", None], timestamps=[1_700_000_000_000, 1_700_000_000_001]),
     RecordBatch(PARTITION, 2, [b"third"], headers=[(("name", b"value"),)], timestamps=[1_700_000_000_002]),
@@ -114,11 +130,11 @@ USER = User(
 )
 
 
-def apply_commands() -> ClusterState:
-    """Return the state that the commands give."""
+def apply_commands(*later: Command) -> ClusterState:
+    """Return the state that the commands give, and later ones."""
     state = ClusterState(SUPPORT)
     state.found("D" * 32)
-    for each in COMMANDS:
+    for each in (*COMMANDS, *later):
         assert not state.apply(Order(each, controller_epoch=1024)).reason, each
     return state
 

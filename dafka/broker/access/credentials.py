@@ -5,22 +5,20 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from hashlib import sha256
+from hashlib import new, sha256
 from types import ModuleType
 
 import attrs
 
+from dafka.broker.core.scram_credentials import ScramCredential, ScramMechanism, encode_key
 from dafka.errors import ConfigError
 from dafka.extras import require_extra
 
-MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = tuple(each.sasl_name for each in ScramMechanism)
 """The SASL mechanisms. Each user has a credential for each of them."""
 
 DEFAULT_ITERATIONS = 15_000
 """How often a password is hashed. RFC 7677 recommends this number."""
-
-ITERATIONS_MIN = 4096
-"""The lowest number that clients accept."""
 
 TOKEN_PREFIX = "dafka_"
 """The prefix of all tokens, by which people and scanners recognize a token that was published by mistake."""
@@ -68,6 +66,18 @@ def derive_credential(
     except scramp.ScramException as error:
         raise ConfigError(f"password: {error}") from None
     return Credential(found, count, stored_key, server_key)
+
+
+def derive_from_salted(
+    user: str, mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes
+) -> ScramCredential:
+    """Return the credential of a password that was salted and hashed already, as RFC 5802 says."""
+    digest = "sha256" if mechanism is ScramMechanism.SHA_256 else "sha512"
+    client_key = hmac.digest(salted_password, b"Client Key", digest)
+    stored_key, server_key = new(digest, client_key).digest(), hmac.digest(salted_password, b"Server Key", digest)
+    return ScramCredential(
+        user, mechanism, iterations, encode_key(salt), encode_key(stored_key), encode_key(server_key)
+    )
 
 
 def verify_password(mechanism: str, credential: Credential, password: str) -> bool:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from hashlib import sha256
 
 from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, load_scramp, verify_password
-from dafka.broker.access.users_file import UsersFile
+from dafka.broker.access.users import Users
 
 PLAIN = "PLAIN"
 """The mechanism that sends the password in plain text."""
@@ -43,7 +43,7 @@ class Login(ABC):
         """Return the user name that the client gives, from its next message; empty if it is unknown."""
 
 
-def begin_login(mechanism: str, users: UsersFile) -> Login:
+def begin_login(mechanism: str, users: Users) -> Login:
     """Begin a login with one of the `MECHANISMS` or with `PLAIN`. It expects the client's first message."""
     return _PlainLogin(users) if mechanism == PLAIN else _ScramLogin(users, mechanism)
 
@@ -51,7 +51,7 @@ def begin_login(mechanism: str, users: UsersFile) -> Login:
 class _PlainLogin(Login):
     """PLAIN (RFC 4616): the client sends its user name and password."""
 
-    def __init__(self, users: UsersFile) -> None:
+    def __init__(self, users: Users) -> None:
         super().__init__()
         self._users = users
 
@@ -81,7 +81,7 @@ class _PlainLogin(Login):
 class _ScramLogin(Login):
     """SCRAM (RFC 5802): the client proves that it knows the password without sending it."""
 
-    def __init__(self, users: UsersFile, mechanism: str) -> None:
+    def __init__(self, users: Users, mechanism: str) -> None:
         super().__init__()
         self._users = users
         self._mechanism = mechanism

@@ -14,8 +14,9 @@ from typing import Any
 
 import attrs
 
-from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential, Token, hash_token
+from dafka.broker.access.credentials import MECHANISMS, Credential, Token, hash_token
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.scram_credentials import ITERATIONS_MIN
 from dafka.durable_files import replace_text
 from dafka.errors import ConfigError
 from dafka.watched_files import WatchedFiles
@@ -61,9 +62,14 @@ class UsersFile:
         found = self._tokens.get(hash_token(secret))
         return found if found is not None and found[1].is_valid() else None
 
+    @property
+    def users(self) -> Mapping[str, User]:
+        """The users, by name."""
+        return self._file.value
+
     def find(self, name: str) -> User | None:
         """Return the user with this name; None if it does not exist."""
-        return self._file.value.get(name)
+        return self.users.get(name)
 
     def refresh(self) -> bool:
         """Read the file again if it has changed. Return whether the users changed.

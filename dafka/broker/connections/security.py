@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from dafka.broker.access.credentials import load_scramp
-from dafka.broker.access.users_file import UsersFile
+from dafka.broker.access.users import Users
 from dafka.config import ClientsConfig
 from dafka.errors import ConfigError
 from dafka.watched_files import WatchedFiles
@@ -65,10 +65,10 @@ class ServerSecurity:
 
     def __init__(self, settings: ClientsConfig) -> None:
         self.settings = settings
-        self.users: UsersFile | None = None
+        self.users: Users | None = None
         if settings.users:
             load_scramp()
-            self.users = UsersFile(Path(settings.users))
+            self.users = Users(Path(settings.users))
         self.tls: ServerTls | None = open_tls(settings)
 
     def check_exposure(self, host: str) -> None:

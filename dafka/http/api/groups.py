@@ -134,7 +134,7 @@ async def _list_elsewhere(request: Request) -> list[GroupPage]:
     Other brokers do not know the user: they list and count all groups. If the user may not use all, all are read.
     """
     query, permissions = request.query, request.principal.permissions
-    if "*" in permissions.groups:
+    if permissions.may_use_every_group:
         return await _ask_others(request, query)
     usable: dict[str, ListedGroup] = {}
     after: str | None = ""
@@ -238,6 +238,7 @@ def _describe_member(member: DescribedMember, group: DescribedGroup) -> Member:
 )
 async def delete_group(request: Request) -> AnyResponse:
     """Delete a group with its offsets. It must not have members."""
+    request.principal.check_group_deletion(request.arguments["group"])
     await request.groups.delete(request.arguments["group"])
     return Response(204)
 

@@ -99,7 +99,7 @@ async def publish_records(request: Request) -> AnyResponse:
     publisher = request.publisher
     pending: list[Publication] = []
     for part in parts:
-        await publisher.prepare(topic)
+        await request.prepare_publishing(topic)
         pending.append(publisher.begin(topic, part, log=log))
         await trio.lowlevel.checkpoint()  # large bodies must not delay other clients
     published = [stored for each in pending for stored in await each.wait()]
@@ -141,7 +141,7 @@ async def _publish_to_log(request: Request, topic: str, log: int, records: list[
     pending: list[Publication] = []
     try:
         for part in split_records(join_rest_records(records), _batch_bytes_max(request, topic)):
-            await publisher.prepare(topic)
+            await request.prepare_publishing(topic)
             pending.append(publisher.begin(topic, part, log=log))
         error = None
     except WebError as refused:

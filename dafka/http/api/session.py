@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import attrs
-
-from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.permissions import Permission, Permissions
 from dafka.http.api.registry import Answer, RequiredPermission, Route
 from dafka.http.server.authentication import COOKIE, session_of
 from dafka.http.server.documents import Document, doc
@@ -37,7 +35,8 @@ class Login(Document):
 
 def _describe(principal: Principal) -> Session:
     permissions = principal.permissions if principal.is_known else Permissions()
-    return Session(principal.user, not principal.is_known, permissions.is_administrator, attrs.asdict(permissions))
+    patterns = {each.value: permissions.patterns(each) for each in Permission}
+    return Session(principal.user, not principal.is_known, permissions.is_administrator, patterns)
 
 
 def _cookie(request: Request, secret: str) -> tuple[str, str]:
@@ -80,7 +79,10 @@ async def log_in(request: Request, document: Login) -> AnyResponse:
     if former is not None:
         web.sessions.end(former)
     secret = web.sessions.begin(user)
-    return respond(_describe(Principal(request.broker.security.users, user.name)), headers=(_cookie(request, secret),))
+    return respond(
+        _describe(Principal(request.broker.security.users, user.name, host=request.host)),
+        headers=(_cookie(request, secret),),
+    )
 
 
 @Route(

@@ -9,7 +9,6 @@ from urllib.parse import quote, urlencode
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from dafka.broker.access.permissions import Permission
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topic_settings import (
     EFFECTIVE_SETTING_NAMES,
@@ -157,8 +156,12 @@ def find_topic(request: Request) -> Topic:
 def list_permissions(principal: Principal, topic: str) -> list[PermissionName]:
     """Return the user's permissions for a topic."""
     permissions = principal.permissions
-    names: tuple[PermissionName, ...] = ("read", "write", "admin")
-    return [each for each in names if permissions.allow(Permission(each), topic)]
+    found: dict[PermissionName, bool] = {
+        "read": permissions.may_read(topic),
+        "write": permissions.may_write(topic),
+        "admin": permissions.may_administer(topic),
+    }
+    return [each for each, is_permitted in found.items() if is_permitted]
 
 
 @Route(

@@ -94,18 +94,18 @@ class Publisher:
 
     async def publish(self, topic: str, records: RecordColumns, *, log: int | None = None) -> list[Published]:
         """Publish records, and wait until they are durable. See `begin`."""
-        await self.prepare(topic)
+        await self.prepare(topic, may_create=True)
         return await self.begin(topic, records, log=log).wait()
 
-    async def prepare(self, topic: str) -> None:
+    async def prepare(self, topic: str, *, may_create: bool) -> None:
         """Wait until records that are not yet durable take less than `[store] pending_bytes_max`.
 
-        If the topic does not exist, it is created if `[kafka] auto_create_topics` allows it. Raises `WebError` if that
-        is impossible.
+        If the topic does not exist and the client `may_create` it, it is created if `[kafka] auto_create_topics` allows
+        it. Raises `WebError` if that is impossible.
         """
         await self._access.wait_capacity()
         node = self._broker.node
-        if self._creates_topics and node.find_topic(topic) is None:
+        if may_create and self._creates_topics and node.find_topic(topic) is None:
             await node.leases.wait_metadata()
             if node.find_topic(topic) is None:
                 await self._create(topic)

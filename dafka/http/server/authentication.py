@@ -17,7 +17,8 @@ import trio
 
 from dafka.broker.access.login import PLAIN, LoginError, begin_login
 from dafka.broker.access.logins import Logins, TooManyLoginsError
-from dafka.broker.access.users_file import User, UsersFile
+from dafka.broker.access.users import Users
+from dafka.broker.access.users_file import User
 from dafka.http.forwarding.credentials import SCHEME as BROKER_SCHEME
 from dafka.http.forwarding.credentials import SignatureChecker
 from dafka.http.server.errors import WebError
@@ -113,7 +114,7 @@ class Authenticator:
     login attempts of the clients of all servers.
     """
 
-    def __init__(self, users: UsersFile | None, sessions: Sessions, attempts: Logins) -> None:
+    def __init__(self, users: Users | None, sessions: Sessions, attempts: Logins) -> None:
         self.users = users
         self.sessions = sessions
         self.logins = 0
@@ -135,7 +136,7 @@ class Authenticator:
         if self.users is None:
             return Principal(None)
         if scheme.lower() == "bearer":
-            return await self.check_token(given.strip(), is_private=is_private)
+            return await self.check_token(given.strip(), host=host, is_private=is_private)
         if scheme.lower() == "basic":
             name, password = _read_basic(given.strip())
             return await self.check_password(name, password, host=host, is_private=is_private)
@@ -150,6 +151,7 @@ class Authenticator:
             self.users,
             user.name,
             lambda current: current.credentials == credentials and self.sessions.is_open(secret),
+            host=host,
         )
 
     async def _check_broker(
@@ -170,9 +172,11 @@ class Authenticator:
     async def check_password(self, name: str, password: str, *, host: str, is_private: bool) -> Principal:
         """Return the principal for a name and a password. Raises `WebError` if they are wrong."""
         user = await self.log_in(name, password, host=host, is_private=is_private)
-        return Principal(self.users, name, lambda current: user is None or current.credentials == user.credentials)
+        return Principal(
+            self.users, name, lambda current: user is None or current.credentials == user.credentials, host=host
+        )
 
-    async def check_token(self, token: str, *, is_private: bool) -> Principal:
+    async def check_token(self, token: str, *, host: str, is_private: bool) -> Principal:
         """Return the principal for a token. Raises `WebError` if it is unknown, revoked or expired."""
         if self.users is None:
             return Principal(None)
@@ -182,7 +186,7 @@ class Authenticator:
             await self._refuse("the token is unknown, was revoked or has expired")
         user, known = found
         self.logins += 1
-        return Principal(self.users, user.name, lambda current: known.is_valid() and known in current.tokens)
+        return Principal(self.users, user.name, lambda current: known.is_valid() and known in current.tokens, host=host)
 
     async def log_in(self, name: str, password: str, *, host: str, is_private: bool) -> User | None:
         """Check a password and return its user; None if there are no users.

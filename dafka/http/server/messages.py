@@ -94,6 +94,12 @@ class Request:
         """Publishes records."""
         return self.web.own_publisher if self.is_forwarded else self.web.publisher
 
+    async def prepare_publishing(self, topic: str) -> None:
+        """Wait until records can be published to a topic, which is created if the user may; see `Publisher.prepare`."""
+        is_missing = self.broker.node.find_topic(topic) is None
+        may_create = is_missing and self.principal.permissions.may_create_by_use(topic)
+        await self.publisher.prepare(topic, may_create=may_create)
+
     @property
     def content_type(self) -> str:
         """The type of the body, without its parameters."""

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import attrs
 
 from dafka.broker.access.permissions import Permission, Permissions
-from dafka.broker.access.users_file import User, UsersFile
+from dafka.broker.access.users import Users
+from dafka.broker.access.users_file import User
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.http.server.errors import WebError
 
 EVERYTHING = Permissions(**{each.value: ("*",) for each in Permission})
@@ -17,12 +19,14 @@ EVERYTHING = Permissions(**{each.value: ("*",) for each in Permission})
 class Principal:
     """The user of a client and its permissions. They are looked up each time, because they change."""
 
-    _users: UsersFile | None
+    _users: Users | None
     """None if clients do not authenticate."""
     user: str | None = None
     """The name of the user; None if there are no users, or the client has not authenticated."""
     _is_valid: Callable[[User], bool] = lambda _user: True
     """Returns whether the credentials are still valid; a token can be revoked, for example."""
+    host: str = attrs.field(default="", kw_only=True)
+    """The address of the client."""
     is_broker: bool = attrs.field(default=False, kw_only=True)
     """Whether another broker sends the request. It has checked its client's permissions."""
 
@@ -35,7 +39,7 @@ class Principal:
     def permissions(self) -> Permissions:
         """The user's permissions. Raises `WebError` if the client must authenticate (again)."""
         user = self._find_valid()
-        return EVERYTHING if user is None else user.permissions
+        return EVERYTHING if self._users is None or user is None else self._users.permissions_of(user, self.host)
 
     def check_valid(self) -> None:
         """Raise `WebError` if the client must authenticate (again)."""
@@ -71,6 +75,11 @@ class Principal:
     def check_group(self, group: str) -> None:
         """Raise `WebError` if the user may not use a group."""
         _check(self.permissions.may_use_group(group), "groups", "group", group)
+
+    def check_group_deletion(self, group: str) -> None:
+        """Raise `WebError` if the user may not delete a group."""
+        is_permitted = self.permissions.allow(Operation.DELETE, ResourceType.GROUP, group)
+        _check(is_permitted, "groups", "group", group)
 
     def check_administrator(self) -> None:
         """Raise `WebError` if the user is not an administrator."""

@@ -150,7 +150,9 @@ class Session:
         authenticator, is_private = self._web.authenticator, self._request.is_private
         try:
             if message.token is not None:
-                principal = await authenticator.check_token(message.token, is_private=is_private)
+                principal = await authenticator.check_token(
+                    message.token, host=self._request.host, is_private=is_private
+                )
             elif message.user is not None and message.password is not None:
                 principal = await authenticator.check_password(
                     message.user, message.password, host=self._request.host, is_private=is_private
@@ -175,14 +177,14 @@ class Session:
                 raise WebError("bad_request", "publish: producer_id needs producer_epoch and base_sequence")
             producer = ProducerSequence(message.producer_id, message.producer_epoch, message.base_sequence)
         records = parse_records(message.records, now_ms())
-        await self._request.publisher.prepare(message.topic)
+        await self._request.prepare_publishing(message.topic)
         publication = self._request.publisher.begin(message.topic, records, log=message.log, producer=producer)
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += len(records)
 
     async def _publish_batches(self, message: BinaryPublish) -> None:
         self._request.principal.check_write(message.topic)
-        await self._request.publisher.prepare(message.topic)
+        await self._request.prepare_publishing(message.topic)
         source = self._request.source
         publication = await self._request.publisher.begin_batches(message.topic, message.log, message.batches, source)
         await self._unanswered.send((message.id, publication))
@@ -203,7 +205,7 @@ class Session:
         self._request.principal.check_see(message.topic)
         if message.create:
             self._request.principal.check_write(message.topic)
-            await self._request.publisher.prepare(message.topic)
+            await self._request.prepare_publishing(message.topic)
         found = find_logs(self._broker, message.topic)
         is_forwarded = self._request.is_forwarded
         if is_forwarded:  # the forwarding broker asks the leaders of the other logs

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
+    acls,
     configs,
     consumer_groups,
     features,
@@ -17,6 +18,7 @@ from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
     offsets,
     produce,
     reassignments,
+    scram_credentials,
     topics,
     transactions,
 )

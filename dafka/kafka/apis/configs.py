@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata import topic_settings
 from dafka.broker.core.metadata.topic_settings import SettingKind, find_settings_problem
@@ -113,12 +113,18 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
     ]
 
 
-def _require_resources(is_permitted: Callable[[Permissions, str], bool], answers: str) -> Authorization:
-    """Require a permission for topics; for the broker, an administrator."""
+def _may(user: Permissions, operation: Operation, resource_type: int, name: str) -> bool:
+    if resource_type == TOPIC:
+        return user.allow(operation, ResourceType.TOPIC, name)
+    return user.allow(operation, ResourceType.CLUSTER)
+
+
+def _require_resources(operation: Operation, answers: str) -> Authorization:
+    """Require a permission for topics; for the broker, the one for the cluster."""
 
     def authorize(user: Permissions, _context: RequestContext, request: Any) -> Decision:
         def may_use(each: Any) -> bool:
-            return is_permitted(user, each.resource_name) if each.resource_type == TOPIC else user.is_administrator
+            return _may(user, operation, each.resource_type, each.resource_name)
 
         def error_of(each: Any) -> ErrorCode:
             return TOPIC_REFUSED if each.resource_type == TOPIC else CLUSTER_REFUSED
@@ -128,7 +134,7 @@ def _require_resources(is_permitted: Callable[[Permissions, str], bool], answers
     return authorize
 
 
-@handles(DescribeConfigsRequest, _require_resources(Permissions.may_see, "results"))
+@handles(DescribeConfigsRequest, _require_resources(Operation.DESCRIBE_CONFIGS, "results"))
 async def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Answer with the settings of topics and of the broker."""
     return DescribeConfigsResponse(results=[_describe(context, request, each) for each in request.resources])
@@ -183,7 +189,7 @@ def _synonyms(setting: Setting) -> list[DescribeConfigsSynonym]:
     return found
 
 
-@handles(AlterConfigsRequest, _require_resources(Permissions.may_administer, "responses"), changes_topics=True)
+@handles(AlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), changes_topics=True)
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics."""
     responses = []
@@ -193,9 +199,7 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
     return AlterConfigsResponse(responses=responses)
 
 
-@handles(
-    IncrementalAlterConfigsRequest, _require_resources(Permissions.may_administer, "responses"), changes_topics=True
-)
+@handles(IncrementalAlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), changes_topics=True)
 async def alter_configs_incrementally(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
@@ -262,7 +266,7 @@ async def _change(
 
 
 def _may_see(user: Permissions, resource: ConfigResource) -> bool:
-    return user.may_see(resource.resource_name) if resource.resource_type == TOPIC else user.is_administrator
+    return _may(user, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
 
 
 @handles(ListConfigResourcesRequest, show_only("config_resources", _may_see))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, Assignment, by_topic
 from dafka.broker.core.groups.consumer.results import (
@@ -114,7 +116,7 @@ def _authorize_description(
     user: Permissions, _context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Decision:
     """Require the permission for the groups. Groups that read topics which the user may not see are refused, too."""
-    refused = split_unauthorized(request, "group_ids", user.may_use_group)
+    refused = split_unauthorized(request, "group_ids", partial(user.allow, Operation.DESCRIBE, ResourceType.GROUP))
     add = add_refused(refused, "groups", GROUP_REFUSED)
 
     def patch(response: ConsumerGroupDescribeResponse) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from dafka.broker.core.acls import Operation
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.features import CONSUMER_GROUPS, FEATURE
-from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, require
+from dafka.broker.core.metadata.features import CLIENT_ACCESS, CONSUMER_GROUPS, FEATURE
+from dafka.kafka.apis.shared.authorization import require_cluster
 from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.apis import advertise
@@ -28,6 +29,16 @@ UPGRADE = 1
 
 FIRST_LEVELS: Mapping[ApiKey, int] = MappingProxyType(
     dict.fromkeys((ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE), CONSUMER_GROUPS)
+    | dict.fromkeys(
+        (
+            ApiKey.DESCRIBE_ACLS,
+            ApiKey.CREATE_ACLS,
+            ApiKey.DELETE_ACLS,
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ),
+        CLIENT_ACCESS,
+    )
 )
 """The first feature level with an API. APIs that are missing here belong to the first level."""
 
@@ -50,7 +61,7 @@ def describe_versions(context: RequestContext, served: Iterable[ApiKey]) -> ApiV
 
 @handles(
     UpdateFeaturesRequest,
-    require(lambda user, _: user.is_administrator, UpdateFeaturesResponse, CLUSTER_REFUSED, error_message=None),
+    require_cluster(Operation.ALTER, UpdateFeaturesResponse, error_message=None),
 )
 async def update_features(context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     """Raise the feature level of the cluster, or only check whether it can be raised."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.group import GroupState
 from dafka.broker.core.groups.results import CLASSIC, JoinRequest, LeavingMember, SyncRequest
@@ -12,6 +15,7 @@ from dafka.kafka.apis.shared.authorization import (
     GROUP_REFUSED,
     TRANSACTION_REFUSED,
     add_refused,
+    may,
     refuse,
     require_each,
     require_group,
@@ -60,7 +64,9 @@ def _authorize_coordinator(user: Permissions, context: RequestContext, request: 
     """Require the permission for the groups or the transactional ids in the request."""
     is_group = request.key_type == GROUP_KEY
     error = GROUP_REFUSED if is_group else TRANSACTION_REFUSED
-    is_permitted = user.may_use_group if is_group else user.may_use_transaction
+    is_permitted = partial(
+        user.allow, Operation.DESCRIBE, ResourceType.GROUP if is_group else ResourceType.TRANSACTIONAL_ID
+    )
     if context.header.api_version >= _BATCHED_VERSION:
         refused = split_unauthorized(request, "coordinator_keys", is_permitted)
         return add_refused(refused, "coordinators", error, node_id=NO_NODE, port=-1)
@@ -185,7 +191,10 @@ async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> Le
     )
 
 
-@handles(ListGroupsRequest, show_only("groups", lambda user, group: user.may_use_group(group.group_id)))
+@handles(
+    ListGroupsRequest,
+    show_only("groups", lambda user, group: user.allow(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)),
+)
 async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Answer with the groups."""
     try:
@@ -206,7 +215,9 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
     )
 
 
-@handles(DescribeGroupsRequest, require_each("groups", Permissions.may_use_group, error=GROUP_REFUSED))
+@handles(
+    DescribeGroupsRequest, require_each("groups", may(Operation.DESCRIBE, ResourceType.GROUP), error=GROUP_REFUSED)
+)
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Answer with groups and their members."""
     found = await context.broker.groups.describe_groups(request.groups)
@@ -244,7 +255,8 @@ def _hide_other_types(group: GroupDescription) -> GroupDescription:
 
 
 @handles(
-    DeleteGroupsRequest, require_each("groups_names", Permissions.may_use_group, answers="results", error=GROUP_REFUSED)
+    DeleteGroupsRequest,
+    require_each("groups_names", may(Operation.DELETE, ResourceType.GROUP), answers="results", error=GROUP_REFUSED),
 )
 async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members."""

@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.acls import Operation
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic, find_name_problem
 from dafka.errors import StorageError
 from dafka.kafka.apis.shared.authorization import (
-    CLUSTER_REFUSED,
     TOPIC_REFUSED,
     add_refused,
     name_of,
     permit_everyone,
     refuse,
-    require,
+    require_cluster,
     show_only,
     split_unauthorized,
 )
@@ -59,7 +59,7 @@ _SHOW_TOPICS = show_only("topics", lambda user, topic: user.may_see(topic.name o
 
 
 def _authorize(user: Permissions, context: RequestContext, request: MetadataRequest) -> Decision:
-    """Require the permission to see the topics. A topic is created only for a user with `write` or `admin` on it.
+    """Require the permission to see the topics. A topic is created only for a user who may create it.
 
     An invisible topic that is requested by its id is answered like a topic that does not exist.
     """
@@ -69,9 +69,7 @@ def _authorize(user: Permissions, context: RequestContext, request: MetadataRequ
     refused = split_unauthorized(request, "topics", lambda each: user.may_see(name_of(context, each)))
     if version == 0 and not request.topics:  # an empty list would be all of them
         request.topics = None
-    may_create = all(
-        user.may_write(each.name) or user.may_administer(each.name) for each in request.topics or () if each.name
-    )
+    may_create = all(user.may_create_by_use(each.name) for each in request.topics or () if each.name)
     request.allow_auto_topic_creation = request.allow_auto_topic_creation and may_create
     is_none_left = request.topics is None
 
@@ -155,7 +153,7 @@ async def describe_cluster(context: RequestContext, _request: DescribeClusterReq
 
 @handles(
     UnregisterBrokerRequest,
-    require(lambda user, _: user.is_administrator, UnregisterBrokerResponse, CLUSTER_REFUSED, error_message=None),
+    require_cluster(Operation.ALTER, UnregisterBrokerResponse, error_message=None),
 )
 async def unregister_broker(context: RequestContext, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
     """Forget a broker whose storage is lost. It is refused while the broker is alive, or logs need it."""
@@ -250,9 +248,7 @@ def _unknown_page(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-@handles(
-    DescribeLogDirsRequest, require(lambda user, _: user.is_administrator, DescribeLogDirsResponse, CLUSTER_REFUSED)
-)
+@handles(DescribeLogDirsRequest, require_cluster(Operation.DESCRIBE, DescribeLogDirsResponse))
 async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Answer with the sizes of the logs that this broker stores."""
     node, cluster = context.broker.node, context.view_cluster()

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, OffsetToCommit
 from dafka.broker.core.log.producer_state import Producer
@@ -16,6 +17,7 @@ from dafka.kafka.apis.shared.authorization import (
     TOPIC_REFUSED,
     may_use,
     refuse,
+    require,
     require_all,
     require_each,
     require_group,
@@ -116,7 +118,7 @@ def _authorize_fetch(user: Permissions, context: RequestContext, request: Offset
     """Require the permission for the groups, and the permission to see the topics."""
     if context.header.api_version >= OFFSET_FETCH_GROUPS_VERSION:
         return _authorize_groups_fetch(user, context, request)
-    if not user.may_use_group(request.group_id):
+    if not _may_describe_group(user, request):
         topics = [
             refuse(OffsetFetchResponseTopic, each, GROUP_REFUSED, committed_offset=-1, metadata="")
             for each in request.topics or ()
@@ -125,11 +127,15 @@ def _authorize_fetch(user: Permissions, context: RequestContext, request: Offset
     return (_SHOW_VISIBLE if request.topics is None else _REQUIRE_VISIBLE)(user, context, request)
 
 
+def _may_describe_group(user: Permissions, part: Any) -> bool:
+    return user.allow(Operation.DESCRIBE, ResourceType.GROUP, part.group_id)
+
+
 def _authorize_groups_fetch(user: Permissions, context: RequestContext, request: OffsetFetchRequest) -> ResponsePatch:
     def may_see(topic: Any) -> bool:
         return may_use(context, topic, user.may_see)
 
-    refused = split_unauthorized(request, "groups", lambda each: user.may_use_group(each.group_id))
+    refused = split_unauthorized(request, "groups", lambda each: _may_describe_group(user, each))
     hidden = {
         each.group_id: split_unauthorized(each, "topics", may_see) for each in request.groups if each.topics is not None
     }
@@ -182,7 +188,14 @@ async def _fetch(
     return by_topic, error
 
 
-@handles(OffsetDeleteRequest, require_all(require_group(OffsetDeleteResponse), _REQUIRE_READ))
+_REQUIRE_GROUP_DELETE = require(
+    lambda user, request: user.allow(Operation.DELETE, ResourceType.GROUP, request.group_id),
+    OffsetDeleteResponse,
+    GROUP_REFUSED,
+)
+
+
+@handles(OffsetDeleteRequest, require_all(_REQUIRE_GROUP_DELETE, _REQUIRE_READ))
 async def delete_offsets(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete committed offsets."""
     logs = [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.kafka.apis.fetch import READ_COMMITTED
-from dafka.kafka.apis.shared.authorization import require_each
+from dafka.kafka.apis.shared.authorization import may, require_each
 from dafka.kafka.apis.shared.leaders import find_epoch_end, find_leader_error, find_read_error
 from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.constants import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
@@ -126,7 +127,7 @@ async def _delete_before(context: RequestContext, log: Log, offset: int) -> Erro
     return ErrorCode.NONE
 
 
-@handles(DeleteRecordsRequest, require_each("topics", Permissions.may_administer, low_watermark=-1))
+@handles(DeleteRecordsRequest, require_each("topics", may(Operation.DELETE, ResourceType.TOPIC), low_watermark=-1))
 async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records of logs before an offset; -1 is the end."""
     node = context.broker.node

@@ -11,6 +11,7 @@ from functools import partial
 import trio
 
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.errors import DafkaError
@@ -87,7 +88,7 @@ def read_assignments(cluster: ClusterView, assignments: Sequence[Sequence[int]])
 
 @handles(
     AlterPartitionReassignmentsRequest,
-    require_each("topics", Permissions.may_administer, answers="responses"),
+    require_each("topics", Permissions.may_move, answers="responses"),
     changes_topics=True,
 )
 async def alter_reassignments(
@@ -176,14 +177,15 @@ async def list_reassignments(
     )
 
 
-_REQUIRE_ADMIN = require_each("topic_partitions", Permissions.may_administer, answers="replica_election_results")
+_REQUIRE_MOVE = require_each("topic_partitions", Permissions.may_move, answers="replica_election_results")
 
 
 def _authorize_elections(user: Permissions, context: RequestContext, request: ElectLeadersRequest) -> Decision:
-    """Require `admin` on the topics; for all topics, an administrator."""
+    """Require the permission to move the topics; for all topics, the one to change the cluster."""
     if request.topic_partitions is not None:
-        return _REQUIRE_ADMIN(user, context, request)
-    return None if user.is_administrator else refuse(ElectLeadersResponse, request, CLUSTER_REFUSED)
+        return _REQUIRE_MOVE(user, context, request)
+    is_permitted = user.allow(Operation.ALTER, ResourceType.CLUSTER)
+    return None if is_permitted else refuse(ElectLeadersResponse, request, CLUSTER_REFUSED)
 
 
 @handles(ElectLeadersRequest, _authorize_elections)

@@ -6,12 +6,20 @@ import uuid
 from typing import Any
 
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import find_settings_problem
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
 from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
-from dafka.kafka.apis.shared.authorization import TOPIC_REFUSED, add_refused, name_of, require_each, split_unauthorized
+from dafka.kafka.apis.shared.authorization import (
+    TOPIC_REFUSED,
+    add_refused,
+    may,
+    name_of,
+    require_each,
+    split_unauthorized,
+)
 from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.topic_ids import uuid_of
@@ -34,7 +42,7 @@ from dafka.kafka.server.cluster_view import ClusterView
 from dafka.text import counted
 
 
-@handles(CreateTopicsRequest, require_each("topics", Permissions.may_administer), changes_topics=True)
+@handles(CreateTopicsRequest, require_each("topics", Permissions.may_create), changes_topics=True)
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
     results = await make_all(lambda each: _create(context, each, request), request.topics)
@@ -110,12 +118,12 @@ def _count_replicas(context: RequestContext, topic: Topic, asked: int) -> int:
 
 
 def _authorize_deletion(user: Permissions, context: RequestContext, request: DeleteTopicsRequest) -> Decision:
-    """Require `admin`. A topic that the user may not see is answered by id only, if requested by id."""
+    """Require the permission to delete. A topic that the user may not see is answered by id only, if asked by id."""
 
     def is_permitted(part: Any) -> bool:
         name = name_of(context, part)
         is_unknown_id = not name and not isinstance(part, str) and part.name is None
-        return is_unknown_id or user.may_administer(name)
+        return is_unknown_id or user.allow(Operation.DELETE, ResourceType.TOPIC, name)
 
     refused = [part for each in ("topic_names", "topics") for part in split_unauthorized(request, each, is_permitted)]
     return add_refused(refused, "responses", TOPIC_REFUSED)
@@ -143,7 +151,9 @@ async def _delete(
 
 
 @handles(
-    CreatePartitionsRequest, require_each("topics", Permissions.may_administer, answers="results"), changes_topics=True
+    CreatePartitionsRequest,
+    require_each("topics", may(Operation.ALTER, ResourceType.TOPIC), answers="results"),
+    changes_topics=True,
 )
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add logs to topics."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dafka.broker.access.permissions import Permission, Permissions
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
@@ -12,6 +13,7 @@ from dafka.kafka.apis.shared.authorization import (
     CLUSTER_REFUSED,
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
+    may,
     refuse,
     require_all,
     require_each,
@@ -49,9 +51,9 @@ from dafka.steady_clock import steady_now_ms
 
 
 def _authorize_producer(user: Permissions, _context: RequestContext, request: InitProducerIdRequest) -> Decision:
-    """Require the permission for the transactional id; without an id, `write` on any topic."""
+    """Require the permission for the transactional id; without an id, the one to write to any topic."""
     name = request.transactional_id
-    if user.allow_anywhere(Permission.WRITE) if name is None else user.may_use_transaction(name):
+    if user.may_write_anywhere() if name is None else user.may_use_transaction(name):
         return None
     error = CLUSTER_REFUSED if name is None else TRANSACTION_REFUSED
     return refuse(InitProducerIdResponse, request, error, producer_epoch=-1)
@@ -145,7 +147,7 @@ async def end_transaction(context: RequestContext, request: EndTxnRequest) -> En
     DescribeTransactionsRequest,
     require_each(
         "transactional_ids",
-        Permissions.may_use_transaction,
+        may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
         answers="transaction_states",
         error=TRANSACTION_REFUSED,
         transaction_start_time_ms=-1,
@@ -193,7 +195,10 @@ async def _describe(context: RequestContext, name: str) -> TransactionState:
 
 @handles(
     ListTransactionsRequest,
-    show_only("transaction_states", lambda user, each: user.may_use_transaction(each.transactional_id)),
+    show_only(
+        "transaction_states",
+        lambda user, each: user.allow(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id),
+    ),
 )
 async def list_transactions(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """Answer with the transactional ids that match the filters."""

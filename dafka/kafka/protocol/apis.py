@@ -8,6 +8,7 @@ from types import MappingProxyType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages import (  # noqa: F401 (their classes register themselves)
+    access,
     cluster,
     configs,
     connections,
@@ -60,6 +61,9 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 4),
         ApiKey.END_TXN: Versions(0, 4),  # from 5 on, each transaction has an epoch of its own
         ApiKey.TXN_OFFSET_COMMIT: Versions(0, 4),  # from 5 on, as Produce from 12 on
+        ApiKey.DESCRIBE_ACLS: Versions(0, 3),
+        ApiKey.CREATE_ACLS: Versions(0, 3),
+        ApiKey.DELETE_ACLS: Versions(0, 3),
         ApiKey.DESCRIBE_CONFIGS: Versions(0, 4),
         ApiKey.ALTER_CONFIGS: Versions(0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: Versions(0, 5),
@@ -71,6 +75,8 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 1),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0),
         ApiKey.OFFSET_DELETE: Versions(0, 0),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Versions(0, 0),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Versions(0, 0),
         ApiKey.UPDATE_FEATURES: Versions(0, 2),
         ApiKey.DESCRIBE_CLUSTER: Versions(0, 2),
         ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0),

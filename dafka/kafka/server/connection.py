@@ -305,7 +305,8 @@ class Connection:
         user = self._users.find(self._user)
         if user is None:
             raise DisconnectError(f"the user {self._user!r} was removed", "removed user")
-        return AUTHORIZATIONS[request.API_KEY](user.permissions, context, request)
+        permissions = self._users.permissions_of(user, self._host)
+        return AUTHORIZATIONS[request.API_KEY](permissions, context, request)
 
     async def _respond(self, context: RequestContext, request: Request) -> Response | None:
         if isinstance(request, ApiVersionsRequest):

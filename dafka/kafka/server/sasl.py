@@ -12,7 +12,7 @@ import trio
 from dafka.broker.access.credentials import MECHANISMS
 from dafka.broker.access.login import PLAIN, Login, LoginError, begin_login
 from dafka.broker.access.logins import Logins, TooManyLoginsError
-from dafka.broker.access.users_file import UsersFile
+from dafka.broker.access.users import Users
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.frames import RequestHeader, encode_token
 from dafka.kafka.protocol.messages.connections import (
@@ -45,7 +45,7 @@ class Authentication:
     `has_failed` is set. A client may send its password, `allows_plain`, if the connection is encrypted or local.
     """
 
-    def __init__(self, users: UsersFile, logins: Logins, host: str, *, allows_plain: bool) -> None:
+    def __init__(self, users: Users, logins: Logins, host: str, *, allows_plain: bool) -> None:
         self._users = users
         self._logins = logins
         self._host = host

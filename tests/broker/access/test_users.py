@@ -19,7 +19,8 @@ from scramp import ScramClient, ScramException
 from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential, verify_password
 from dafka.broker.access.login import PLAIN, LoginError, begin_login
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.users_file import User, UsersFile, find_user_name_problem, read_users, write_users
+from dafka.broker.access.users import Users
+from dafka.broker.access.users_file import User, find_user_name_problem, read_users, write_users
 from dafka.errors import ConfigError
 
 ITERATIONS = 4096
@@ -42,7 +43,7 @@ refused = partial(pytest.raises, LoginError, match="^unknown user or wrong passw
 """Expects a login to be refused, with the only answer that tells nothing."""
 
 
-def log_in_by_scram(users: UsersFile, mechanism: str, name: str, password: str) -> str | None:
+def log_in_by_scram(users: Users, mechanism: str, name: str, password: str) -> str | None:
     client = ScramClient([mechanism], name, password)
     login = begin_login(mechanism, users)
     client.set_server_first(login.answer(client.get_client_first().encode()).decode())
@@ -82,7 +83,7 @@ def test_same_password_has_different_credentials() -> None:
 def test_users_log_in_with_the_mechanisms_that_they_have(path: Path, mechanism: str) -> None:
     alice = make_user("alice")
     write_users(path, {"alice": alice, "one": User("one", {mechanism: alice.credentials[mechanism]}, NOTHING)})
-    users = UsersFile(path)
+    users = Users(path)
     assert log_in_by_scram(users, mechanism, "alice", "secret") == "alice"
     for message in (b"\0one\0secret", b"one\0one\0secret"):
         login = begin_login(PLAIN, users)
@@ -95,7 +96,7 @@ def test_users_log_in_with_the_mechanisms_that_they_have(path: Path, mechanism: 
 class Exchange:
     """A login with SCRAM, message by message."""
 
-    def __init__(self, users: UsersFile, mechanism: str, name: str = "alice", password: str = "secret") -> None:
+    def __init__(self, users: Users, mechanism: str, name: str = "alice", password: str = "secret") -> None:
         self.client = ScramClient([mechanism], name, password)
         self.login = begin_login(mechanism, users)
 
@@ -112,7 +113,7 @@ class Exchange:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("name", "password"), [("alice", "other"), ("carol", "secret"), ("bob", "secret")])
 def test_scram_refuses_wrong_passwords_and_unknown_users(path: Path, mechanism: str, name: str, password: str) -> None:
-    exchange = Exchange(UsersFile(path), mechanism, name, password)
+    exchange = Exchange(Users(path), mechanism, name, password)
     last = exchange.finish(exchange.begin())
     with refused():
         exchange.login.answer(last)
@@ -130,7 +131,7 @@ def altered(message: bytes) -> Iterator[bytes]:
 
 def test_scram_refuses_every_altered_message(path: Path) -> None:
     """The proof is over all that was said, so that nobody between the two can change any of it."""
-    users, mechanism = UsersFile(path), MECHANISMS[0]
+    users, mechanism = Users(path), MECHANISMS[0]
     first = Exchange(users, mechanism).client.get_client_first().encode()
     for message in altered(first):
         exchange = Exchange(users, mechanism)
@@ -151,7 +152,7 @@ def test_scram_refuses_every_altered_message(path: Path) -> None:
 
 
 def test_scram_messages_cannot_be_played_again(path: Path) -> None:
-    users, mechanism = UsersFile(path), MECHANISMS[0]
+    users, mechanism = Users(path), MECHANISMS[0]
     genuine = Exchange(users, mechanism)
     message = genuine.client.get_client_first().encode()
     answer = genuine.begin(message)
@@ -174,7 +175,7 @@ def test_scram_messages_cannot_be_played_again(path: Path) -> None:
 
 
 def test_login_names_the_user_that_it_is_for(path: Path) -> None:
-    users = UsersFile(path)
+    users = Users(path)
     plain = begin_login(PLAIN, users)
     for message, user in ((b"a\0bob\0x", "bob"), (b"\0carol\0", "carol"), (b"bob\0x", ""), (b"\0\0\0", ""), (b"", "")):
         assert plain.claimed_user(message) == user
@@ -185,7 +186,7 @@ def test_login_names_the_user_that_it_is_for(path: Path) -> None:
 
 
 def test_unknown_user_looks_like_a_known_one(path: Path) -> None:
-    users = UsersFile(path)
+    users = Users(path)
 
     def ask(name: str, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
         text = begin_login(mechanism, users).answer(f"n,,n={name},r=abc".encode()).decode()
@@ -216,7 +217,7 @@ def test_unknown_user_looks_like_a_known_one(path: Path) -> None:
     ],
 )
 def test_plain_refuses(path: Path, message: bytes) -> None:
-    login = begin_login(PLAIN, UsersFile(path))
+    login = begin_login(PLAIN, Users(path))
     with pytest.raises(LoginError):
         login.answer(message)
     assert login.user is None
@@ -228,7 +229,7 @@ def test_passwords_of_unknown_users_are_hashed_too(path: Path, monkeypatch: pyte
     monkeypatch.setattr("dafka.broker.access.login.verify_password", lambda *each: hashed.append(each[2]))
     for name in ("alice", "carol"):
         with refused():
-            begin_login(PLAIN, UsersFile(path)).answer(f"\0{name}\0{name}".encode())
+            begin_login(PLAIN, Users(path)).answer(f"\0{name}\0{name}".encode())
     assert hashed == ["alice", "carol"]
 
 
@@ -237,7 +238,7 @@ def test_passwords_of_unknown_users_are_hashed_too(path: Path, monkeypatch: pyte
 )
 def test_malformed_scram_is_refused(path: Path, first: bytes) -> None:
     with pytest.raises(LoginError):
-        begin_login("SCRAM-SHA-256", UsersFile(path)).answer(first)
+        begin_login("SCRAM-SHA-256", Users(path)).answer(first)
 
 
 def test_password_is_compared_to_its_last_byte() -> None:
@@ -251,7 +252,7 @@ def test_password_is_compared_to_its_last_byte() -> None:
 
 
 def test_changed_file_is_read_again(path: Path) -> None:
-    users = UsersFile(path)
+    users = Users(path)
     write_users(path, {"carol": make_user("carol")})
     assert users.find("carol") is None
     assert users.refresh()
@@ -332,7 +333,7 @@ def test_tokens_are_found_until_they_expire(path: Path, monkeypatch: pytest.Monk
     made = {each: create_token(each) for each in (None, 0, 1, 1_000_000, 1_000_001, 2**53)}
     user = make_user("carol")
     write_users(path, {"carol": attrs.evolve(user, tokens=tuple(token for _, token in made.values()))})
-    users = UsersFile(path)
+    users = Users(path)
     for expires_at_ms, (secret, token) in made.items():
         found = users.find_token(secret)
         assert (found is not None) is (expires_at_ms in valid)

@@ -107,7 +107,7 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
 async def test_what_a_producer_sends_again_is_appended_once(storage: str) -> None:
     async with open_broker_service(storage) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
-        await publisher.prepare("orders")
+        await publisher.prepare("orders", may_create=True)
         first = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
         again = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
         assert await again.wait() == await first.wait() == [Published(0, 0, 2)]
@@ -143,7 +143,7 @@ async def test_a_topic_is_created_only_by_a_broker_that_knows_all_topics(monkeyp
             publisher = Publisher(broker, LocalLogs(broker), creates_topics=creates_topics)
             wait = AsyncMock()
             monkeypatch.setattr(broker.node.leases, "wait_metadata", wait)
-            await publisher.prepare(topic)
+            await publisher.prepare(topic, may_create=True)
             assert wait.await_count == waits
             found = await outcome(publisher.publish(topic, texts("a")))
             assert found == ([Published(0, 0, 1)] if waits or topic == "old" else "topic_not_found")

@@ -18,8 +18,9 @@ import trio
 
 from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential
 from dafka.broker.access.logins import Logins
-from dafka.broker.access.permissions import Permissions
-from dafka.broker.access.users_file import User, UsersFile, write_users
+from dafka.broker.access.permissions import EffectivePermissions, Permissions
+from dafka.broker.access.users import Users
+from dafka.broker.access.users_file import User, write_users
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key
 from dafka.http.server.authentication import COOKIE, SESSION_S, Authenticator, Sessions
 from dafka.http.server.errors import WebError
@@ -50,7 +51,7 @@ class Door:
         self.secrets, self.tokens = [each[0] for each in tokens], [each[1] for each in tokens]
         self.ada = User("ada", PASSWORDS[PASSWORD], READ, tuple(self.tokens))
         write_users(path, {"ada": self.ada})
-        self.users = UsersFile(path)
+        self.users = Users(path)
         self.sessions = Sessions(lambda: self.now)
         self.authenticator = Authenticator(self.users, self.sessions, Logins())
         self.signatures = SignatureChecker(SECRET, RECEIVER)
@@ -76,7 +77,7 @@ class Door:
             principal = await self.identify(**options)
             assert principal.is_known == (principal.user is not None)
             if principal.is_known:
-                assert principal.permissions == self.ada.permissions
+                assert principal.permissions == EffectivePermissions(**attrs.asdict(self.ada.permissions))
                 return f"{principal.user}"
         except WebError as error:
             return error.code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -188,6 +188,9 @@ class Door:
         return self.broker.bootstrap_servers
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        return self._portal.call(function, *arguments)
+
+    def call_async(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         return self._portal.call(function, *arguments)
 
     def connect(self, user: str = "") -> Client:

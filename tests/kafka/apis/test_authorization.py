@@ -161,6 +161,24 @@ JOINED = {
     "subscribed_topic_names": Each(".topic"),
     "topic_partitions": [],
 }
+ACL = {
+    "resource_type": TOPIC_TYPE,
+    "resource_name": "t",
+    "principal": "User:nobody",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+ACL_FILTER = {
+    "resource_type_filter": TOPIC_TYPE,
+    "resource_name_filter": "unused",
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+SALTED = {"mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"x" * 32}
+CREDENTIALS: Values = {"deletions": [], "upsertions": [{"name": "nobody", **SALTED}]}
 LEVEL = {"feature": "metadata.version", "max_version_level": 1}
 SOON, DONE = {"timeout_ms": 1000}, {"validate_only": False}
 
@@ -222,6 +240,11 @@ CALLS = [
     row("DESCRIBE_PRODUCERS 0-0", (READ,), INDEXES),
     row("DESCRIBE_TRANSACTIONS 0-0", (TRANSACTION,), {"transactional_ids": Each(".transaction")}),
     row("DESCRIBE_TOPIC_PARTITIONS 0-0", (SEE,), topics()),
+    row("DESCRIBE_ACLS 0-3", (CLUSTER,), ACL_FILTER),
+    row("CREATE_ACLS 0-3", (CLUSTER,), {"creations": [ACL]}),
+    row("DELETE_ACLS 0-3", (CLUSTER,), {"filters": [ACL_FILTER]}),
+    row("DESCRIBE_USER_SCRAM_CREDENTIALS 0-0", (CLUSTER,), {"users": None}),
+    row("ALTER_USER_SCRAM_CREDENTIALS 0-0", (CLUSTER,), CREDENTIALS),
 ]
 
 BY_ID = [

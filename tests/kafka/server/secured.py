@@ -14,9 +14,10 @@ import trustme
 from confluent_kafka import Producer
 
 from dafka import Config
-from dafka.broker.access.credentials import ITERATIONS_MIN, MECHANISMS, Credential, derive_credential
+from dafka.broker.access.credentials import MECHANISMS, Credential, derive_credential
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
+from dafka.broker.core.scram_credentials import ITERATIONS_MIN
 from dafka.testing import RunningKafka, kafka
 from tests.kafka.server.clients import Confluent
 

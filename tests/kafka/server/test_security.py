@@ -13,7 +13,7 @@ import trio
 
 from dafka import Config
 from dafka.broker.access.logins import Logins
-from dafka.broker.access.users_file import UsersFile
+from dafka.broker.access.users import Users
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader, encode_request
@@ -130,7 +130,7 @@ def test_what_fails_is_explained_before_the_connection_ends(plain: Door) -> None
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_a_wrong_password_is_answered_late(users: Path, autojump_clock: object, version: int) -> None:
-    authentication = Authentication(UsersFile(users), Logins(), "127.0.0.1", allows_plain=True)
+    authentication = Authentication(Users(users), Logins(), "127.0.0.1", allows_plain=True)
     header = RequestHeader(ApiKey.SASL_HANDSHAKE, version, 1, None)
     await authentication.answer(header, SaslHandshakeRequest(mechanism="PLAIN"))
     token, begun = b"\0alice\0wrong", trio.current_time()

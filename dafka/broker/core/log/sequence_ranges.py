@@ -68,14 +68,12 @@ class SequencesByProducer:
 
     def add(self, entry: BatchEntry) -> None:
         """Add a batch of this part of the log."""
-        assert entry.base_sequence is not None
-        self._ranges[entry.producer_id, entry.producer_epoch].add(entry.base_sequence, entry.record_count)
+        if entry.base_sequence is not None:
+            self._ranges[entry.producer_id, entry.producer_epoch].add(entry.base_sequence, entry.record_count)
 
     def covers(self, entry: BatchEntry) -> bool:
         """Return whether all sequences of a batch are included."""
-        assert entry.base_sequence is not None
-        ranges = self._ranges.get((entry.producer_id, entry.producer_epoch), _NO_RANGES)
+        ranges = self._ranges.get((entry.producer_id, entry.producer_epoch))
+        if ranges is None or entry.base_sequence is None:
+            return False
         return ranges.covers(entry.base_sequence, entry.record_count)
-
-
-_NO_RANGES = SequenceRanges()

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.client_access import ClientAccess
 from dafka.broker.core.metadata.commands import (
     SNAPSHOTS_KEPT,
     AddLogs,
@@ -23,7 +24,10 @@ from dafka.broker.core.metadata.commands import (
     ChangeReplicas,
     CloseTopic,
     Command,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
+    DeleteScramCredential,
     DeleteTopic,
     DrainBroker,
     ForgetBroker,
@@ -33,6 +37,7 @@ from dafka.broker.core.metadata.commands import (
     RegisterBroker,
     ReplicasChanged,
     SetFeatureLevel,
+    SetScramCredential,
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
@@ -84,6 +89,7 @@ class ClusterState:
         cluster_id: The id of the cluster; empty if this broker belongs to none yet.
         is_open: Whether clients may be served.
         members: The registered brokers, with their numbers, and the feature level.
+        access: The ACLs and the users that clients change.
         brokers: The registered brokers, by store id.
         forgotten_ids: The ids of the stores that were forgotten.
         topics: The topics, by name.
@@ -99,6 +105,7 @@ class ClusterState:
     def __init__(self, support: FeatureSupport = SUPPORTED) -> None:
         self._records = StateRecords()
         self.members = RegisteredBrokers(self._records, support)
+        self.access = ClientAccess(self._records)
         self.brokers, self.forgotten_ids = self.members.registered, self.members.forgotten_ids
         self.topics: dict[str, Topic] = {}
         self.replicas = ReplicaTable()
@@ -126,6 +133,10 @@ class ClusterState:
             RecoverLog: self._recover_log,
             DeleteTopic: self._delete,
             CloseTopic: self._close,
+            CreateAcls: self.access.create_acls,
+            DeleteAcls: self.access.delete_acls,
+            SetScramCredential: self.access.set_credential,
+            DeleteScramCredential: self.access.delete_credential,
             SnapshotTaken: self._record_snapshot,
         }
 
@@ -393,6 +404,7 @@ class ClusterState:
         self.last_epochs.clear()
         with format_errors("the stored state of the cluster"):
             self.members.restore(records)
+            self.access.restore(records)
             self._restore(records)
             if not was_empty:
                 self._closed += decode_records(new.items(), DELETED, Deletion)

@@ -12,9 +12,11 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
+from dafka.broker.core.acls import Acl
 from dafka.broker.core.metadata.features import FIRST_LEVEL, SUPPORTED, FeatureLevels, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.scram_credentials import ScramCredential, ScramMechanism
 from dafka.broker.core.typed_json import convert, encode_json
 from dafka.errors import StorageFormatError
 from dafka.protocol.format_errors import UnknownFieldError, format_errors
@@ -177,6 +179,39 @@ class CloseTopic:
     producer_ends: Mapping[str, int]
 
 
+@attrs.frozen
+class CreateAcls:
+    """Add ACLs: all of them, or none. What exists already stays."""
+
+    KIND: ClassVar[str] = "create-acls"
+    acls: tuple[Acl, ...]
+
+
+@attrs.frozen
+class DeleteAcls:
+    """Remove ACLs."""
+
+    KIND: ClassVar[str] = "delete-acls"
+    acls: tuple[Acl, ...]
+
+
+@attrs.frozen
+class SetScramCredential:
+    """Give a user a credential. A user that does not exist is added, and a former credential is replaced."""
+
+    KIND: ClassVar[str] = "set-scram-credential"
+    credential: ScramCredential
+
+
+@attrs.frozen
+class DeleteScramCredential:
+    """Take a credential from a user. A user without any does not exist."""
+
+    KIND: ClassVar[str] = "delete-scram-credential"
+    user: str
+    mechanism: ScramMechanism
+
+
 SNAPSHOTS_KEPT = 10
 """How many snapshots of the state stay. The log of metadata begins at the first of them."""
 
@@ -204,6 +239,10 @@ Command: TypeAlias = (
     | RecoverLog
     | DeleteTopic
     | CloseTopic
+    | CreateAcls
+    | DeleteAcls
+    | SetScramCredential
+    | DeleteScramCredential
     | SnapshotTaken
 )
 

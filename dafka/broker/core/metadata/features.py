@@ -52,6 +52,9 @@ FIRST_LEVEL = FeatureLevels()
 CONSUMER_GROUPS = 2
 """The first level with groups whose coordinator assigns the partitions (KIP-848)."""
 
+CLIENT_ACCESS = 3
+"""The first level with ACLs, users and quotas that clients change."""
+
 
 def common_levels(ranges: Iterable[FeatureLevels]) -> FeatureLevels:
     """Return the levels that are in all ranges. There are none if `lowest` is larger than `highest`."""
@@ -78,5 +81,8 @@ class FeatureSupport:
         return self.command_levels.get(kind, 1)
 
 
-SUPPORTED = FeatureSupport(FeatureLevels(1, CONSUMER_GROUPS))
+SUPPORTED = FeatureSupport(
+    FeatureLevels(1, CLIENT_ACCESS),
+    dict.fromkeys(("create-acls", "delete-acls", "set-scram-credential", "delete-scram-credential"), CLIENT_ACCESS),
+)
 """What this version of dafka supports."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from dafka.broker.core.acls import Acl
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
@@ -15,7 +16,10 @@ from dafka.broker.core.metadata.commands import (
     ChangeReplicas,
     CloseTopic,
     Command,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
+    DeleteScramCredential,
     DeleteTopic,
     DrainBroker,
     ForgetBroker,
@@ -25,10 +29,12 @@ from dafka.broker.core.metadata.commands import (
     RegisterBroker,
     ReplicasChanged,
     SetFeatureLevel,
+    SetScramCredential,
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.outcome import Outcome
 from dafka.broker.core.positions import FIRST_OFFSET, Offset
+from dafka.text import counted, escape_unprintable
 
 
 @attrs.frozen
@@ -143,6 +149,20 @@ def _recover_log(command: RecoverLog, state: ClusterState) -> str:
     return f"continue {log} from {_broker(state, command.store_id)} alone"
 
 
+def _acls(verb: str, acls: Sequence[Acl]) -> str:
+    shown = ", ".join(map(str, acls[:_ACLS_SHOWN])) + (", ..." if len(acls) > _ACLS_SHOWN else "")
+    return escape_unprintable(f"{verb} {counted(len(acls), 'ACL')}: {shown}")
+
+
+def _set_credential(command: SetScramCredential, state: ClusterState) -> str:
+    user, mechanism = command.credential.user, command.credential.mechanism
+    verb = "change the credential" if mechanism in state.access.find_credentials(user) else "add a credential"
+    return f"{verb} of user {user} for {mechanism.sasl_name}"
+
+
+_ACLS_SHOWN = 3
+"""How many ACLs of a command its description names."""
+
 _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
     OpenCluster: lambda _, __: "open the cluster for clients",
     RegisterBroker: lambda command, _: f"register broker {command.number} with the store {command.store_id}",
@@ -157,5 +177,11 @@ _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
     RecoverLog: _recover_log,
     DeleteTopic: lambda command, state: f"delete {_topic(state, command.topic_id)}",
     CloseTopic: lambda command, state: f"free the name of {_topic(state, command.topic_id)}",
+    CreateAcls: lambda command, _: _acls("create", command.acls),
+    DeleteAcls: lambda command, _: _acls("delete", command.acls),
+    SetScramCredential: _set_credential,
+    DeleteScramCredential: lambda command, _: (
+        f"delete the credential of user {command.user} for {command.mechanism.sasl_name}"
+    ),
     SnapshotTaken: lambda command, _: f"agree on the state at offset {command.offset}",
 }

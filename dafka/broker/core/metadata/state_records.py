@@ -11,18 +11,33 @@ from dafka.broker.core.typed_json import convert, encode_json
 HEADER, SNAPSHOTS, FEATURE_LEVEL = "cluster", "snapshots", "feature-level"
 """The keys of values of which there is one."""
 
-BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED = (
+BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM = (
     "broker/",
     "forgotten/",
     "topic/",
     "replicas/",
     "deleting/",
     "deleted/",
+    "acl/",
+    "scram/",
 )
 """What the keys of the others begin with. An id follows."""
 
 PREFIXES = tuple(
-    each.encode() for each in (HEADER, SNAPSHOTS, FEATURE_LEVEL, BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED)
+    each.encode()
+    for each in (
+        HEADER,
+        SNAPSHOTS,
+        FEATURE_LEVEL,
+        BROKER,
+        FORGOTTEN,
+        TOPIC,
+        REPLICAS,
+        DELETING,
+        DELETED,
+        ACL,
+        SCRAM,
+    )
 )
 """What the keys of a state begin with."""
 

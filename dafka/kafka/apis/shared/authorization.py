@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, ResponsePatch
 from dafka.kafka.protocol.tables import NIL, Field, Request, Response, Struct, fields_of
@@ -28,6 +29,16 @@ TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _NAMES = ("name", "topic", "key", "group_id", "transactional_id")
 _NUMBERS = ("partition_index", "partition", "partition_id", "index")
 _OTHER_IDENTITIES = ("topic_id", "resource_type", "resource_name")
+
+
+def may(operation: Operation, resource_type: ResourceType) -> Predicate:
+    """Return the predicate whether a user may do something with the resource of a name."""
+    return lambda user, name: user.allow(operation, resource_type, name)
+
+
+def require_cluster(operation: Operation, response: type[Response], **values: Any) -> Authorization:
+    """Require a permission for the cluster; see `require`."""
+    return require(lambda user, _: user.allow(operation, ResourceType.CLUSTER), response, CLUSTER_REFUSED, **values)
 
 
 def permit_everyone(_user: Permissions, _context: RequestContext, _request: Request) -> None:

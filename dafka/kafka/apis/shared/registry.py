@@ -70,7 +70,7 @@ class RequestContext:
         """Return whether the client may read a topic. Everybody may where there are no users."""
         users = self.broker.security.users
         user = None if users is None else users.find(self.source)
-        return users is None or (user is not None and user.permissions.may_read(topic))
+        return users is None or (user is not None and users.permissions_of(user, self.host).may_read(topic))
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
         """Return a topic by name, or by id if there is no name; None if it does not exist."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
-from itertools import product
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dafka.batches import BatchHeader, Compression, TimestampType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import GAP_WAIT_MS, Marker, ProducerStates, ProducerStateSettings
-from dafka.broker.core.log.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges, SequencesByProducer
+from dafka.broker.core.log.sequence_ranges import RANGES_MAX, SEQUENCES, SequenceRanges
 from dafka.broker.core.positions import ProducerSequence, RecordSequence
-from tests.broker.core.entries import batch_entry
 
 
 def make_header(
@@ -206,17 +202,6 @@ def test_ranges_have_exactly_the_sequences_that_were_added(origin: int) -> None:
                 for size in (1, 2, 4):
                     expected = set(range(at, at + size)) <= added
                     assert ranges.covers(ProducerSequence(at % SEQUENCES), size) == expected
-
-
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 12), st.integers(1, 4)), max_size=12))
-def test_sequences_are_those_of_a_producer_in_one_of_its_epochs(added: list[tuple[int, int, int, int]]) -> None:
-    found = SequencesByProducer()
-    for producer_id, epoch, first, count in added:
-        found.add(batch_entry(0, count, producer_id, epoch, first, 0, 0))
-    known = {(producer, epoch, first + each) for producer, epoch, first, count in added for each in range(count)}
-    for producer, epoch, first, count in product((0, 1), (0, 1), range(16), (1, 3)):
-        expected = {(producer, epoch, first + each) for each in range(count)} <= known
-        assert found.covers(batch_entry(0, count, producer, epoch, first, 0, 0)) == expected
 
 
 def test_the_earliest_ranges_are_forgotten_when_there_are_too_many() -> None:

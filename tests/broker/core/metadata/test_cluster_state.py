@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from dafka.broker.core.acls import Acl, AclEffect, Operation, PatternType, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
@@ -16,7 +17,10 @@ from dafka.broker.core.metadata.commands import (
     ChangeReplicas,
     CloseTopic,
     Command,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
+    DeleteScramCredential,
     DeleteTopic,
     DrainBroker,
     ForgetBroker,
@@ -26,6 +30,7 @@ from dafka.broker.core.metadata.commands import (
     RegisterBroker,
     ReplicasChanged,
     SetFeatureLevel,
+    SetScramCredential,
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
@@ -33,6 +38,7 @@ from dafka.broker.core.metadata.log_replicas import LogKey, LogReplicas, Reason,
 from dafka.broker.core.metadata.outcome import DONE
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
+from dafka.broker.core.scram_credentials import ScramCredential, ScramMechanism
 from dafka.config.settings import BROKER_NUMBER_MAX
 from dafka.errors import StorageFormatError
 from dafka.records import Partition
@@ -50,6 +56,27 @@ def draw_placement(draw: Random, count: int) -> tuple[tuple[str, ...], ...]:
     if draw.random() < 0.2:
         return tuple(tuple(draw.choices("abcx", k=draw.randint(0, 3))) for _ in range(draw.randint(0, 3)))
     return tuple(tuple(draw.sample("abc", draw.randint(1, 3))) for _ in range(count))
+
+
+def draw_acls(draw: Random) -> tuple[Acl, ...]:
+    return tuple(
+        Acl(
+            draw.choice([ResourceType.TOPIC, ResourceType.GROUP]),
+            draw.choice(["a", "a/b", "*"]),
+            draw.choice(["User:a", "User:a/b", "User:*"]),
+            draw.choice([Operation.READ, Operation.ALL]),
+            draw.choice([PatternType.LITERAL, PatternType.PREFIXED]),
+            draw.choice(["*", "::1", "10.0.0.1"]),
+            draw.choice([AclEffect.ALLOW, AclEffect.DENY]),
+        )
+        for _ in range(draw.randint(0, 3))
+    )
+
+
+def draw_credential(draw: Random) -> ScramCredential:
+    return ScramCredential(
+        draw.choice("ab"), draw.choice([*ScramMechanism]), draw.randint(4096, 4098), "YQ==", "b", "c"
+    )
 
 
 def draw_command(draw: Random) -> Command:
@@ -75,6 +102,10 @@ def draw_command(draw: Random) -> Command:
         RecoverLog(topic_id, log, store),
         delete,
         SnapshotTaken(draw.randint(0, 9), "checksum"),
+        CreateAcls(draw_acls(draw)),
+        DeleteAcls(draw_acls(draw)),
+        SetScramCredential(draw_credential(draw)),
+        DeleteScramCredential(draw.choice("ab"), draw.choice([*ScramMechanism])),
     ]
     return draw.choice([create, create, close, close, change, change, *others])
 
@@ -97,12 +128,17 @@ def begin() -> ClusterState:
     return state
 
 
+def credentials_in(state: ClusterState) -> dict[str, dict[ScramMechanism, ScramCredential]]:
+    return {user: dict(each) for user, each in state.access.list_credentials().items()}
+
+
 def parts(state: ClusterState) -> dict[str, Any]:
     """Return everything that a state says."""
     names = ("brokers", "forgotten_ids", "topics", "deleting", "deleted_ids", "producer_starts", "last_epochs")
     others = ("cluster_id", "is_open", "snapshots")
     replicas = {"replicas": dict(state.replicas), "changing": dict(state.replicas.changing)}
     found = {name: getattr(state, name) for name in (*names, *others)} | {"level": state.members.feature_level}
+    found |= {"acls": {*state.access.list_acls()}, "credentials": credentials_in(state)}
     return {**found, **replicas, "counts": +state.replicas.counts}
 
 
@@ -129,6 +165,7 @@ def test_a_state_is_what_its_stored_keys_and_values_say(seed: int) -> None:
         assert [again.find_id(each.topic_id) for each in state.topics.values()] == list(state.topics.values())
         before = dict(follower.replicas)
         follower.restore(stored)
+        assert parts(follower) == parts(state)
         changed = {key for key, _ in before.items() ^ dict(follower.replicas).items()}
         assert changed <= set(follower.replicas.take_touched())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 
+import attrs
 import pytest
 
+from dafka.broker.core.acls import Acl, AclEffect, Operation, PatternType, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata import history as history_module
 from dafka.broker.core.metadata.commands import (
@@ -14,7 +16,10 @@ from dafka.broker.core.metadata.commands import (
     ChangeReplicas,
     CloseTopic,
     Command,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
+    DeleteScramCredential,
     DeleteTopic,
     DrainBroker,
     ForgetBroker,
@@ -24,11 +29,13 @@ from dafka.broker.core.metadata.commands import (
     RegisterBroker,
     ReplicasChanged,
     SetFeatureLevel,
+    SetScramCredential,
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.history import RecentChanges, apply_orders, describe_command
 from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.positions import Offset
+from dafka.broker.core.scram_credentials import ScramCredential, ScramMechanism
 from tests.broker.core.metadata.test_cluster_state import begin, draw_orders, parts, topic
 from tests.seeds import each_seed
 
@@ -66,6 +73,8 @@ def test_all_changes_from_some_offset_on_are_remembered(monkeypatch: pytest.Monk
         assert [each.offset for each in recent.between(Offset(0), Offset(99))] == [*range(recent.begin, 11)]
 
 
+ACL = Acl(ResourceType.TOPIC, "or", "User:anne", Operation.READ, PatternType.PREFIXED)
+CREDENTIAL = ScramCredential("anne", ScramMechanism.SHA_256, 4096, "secret", "secret", "secret")
 DESCRIBED: list[tuple[Command, str]] = [
     (OpenCluster(), "open the cluster for clients"),
     (RegisterBroker("d", 7), "register broker 7 with the store d"),
@@ -88,6 +97,21 @@ DESCRIBED: list[tuple[Command, str]] = [
     (DeleteTopic("9D"), "delete the topic with the id 9D"),
     (CloseTopic("3D", {}), "free the name of topic gone"),
     (SnapshotTaken(2000, "checksum"), "agree on the state at offset 2000"),
+    (CreateAcls((ACL,)), "create 1 ACL: allow User:anne read on topic or*"),
+    (
+        DeleteAcls((attrs.evolve(ACL, host="::1", effect=AclEffect.DENY, name="\n"), *[ACL] * 3)),
+        "delete 4 ACLs: deny User:anne read on topic \\n* from ::1, allow User:anne read on topic or*, "
+        "allow User:anne read on topic or*, ...",
+    ),
+    (SetScramCredential(CREDENTIAL), "change the credential of user anne for SCRAM-SHA-256"),
+    (
+        SetScramCredential(attrs.evolve(CREDENTIAL, mechanism=ScramMechanism.SHA_512)),
+        "add a credential of user anne for SCRAM-SHA-512",
+    ),
+    (
+        DeleteScramCredential("anne", ScramMechanism.SHA_256),
+        "delete the credential of user anne for SCRAM-SHA-256",
+    ),
 ]
 
 
@@ -98,6 +122,7 @@ def test_each_command_is_described(command: Command, description: str) -> None:
         CreateTopic(topic(settings={"x": "1", "z": "1"})),
         CreateTopic(topic("gone", "3D")),
         DeleteTopic("3D"),
+        SetScramCredential(CREDENTIAL),
     ):
         assert state.apply(Order(each)).error is ErrorCode.NONE
     assert describe_command(command, state) == description

@@ -1,0 +1,102 @@
+"""The users of a broker: those in its file, and those that clients have added to the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dafka.broker.access.credentials import Credential, Token
+from dafka.broker.access.permissions import EffectivePermissions, Permissions
+from dafka.broker.access.users_file import User, UsersFile
+from dafka.broker.core.acls import Acl, normalize_host
+from dafka.broker.core.metadata.client_access import ClientAccess
+
+CACHED_MAX = 10_000
+"""How many users that were looked up are kept, and the permissions of how many, each at one address."""
+
+
+class Users:
+    """The users in a file and in the cluster, and what each may do from an address.
+
+    A user in the file has the credentials of the file only. The ACLs of the cluster count for all users. Raise
+    `ConfigError` if the file cannot be read at first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = UsersFile(path)
+        self._access = ClientAccess()
+        self._found: dict[str, User | None] = {}
+        self._permissions: dict[tuple[str, str], EffectivePermissions] = {}
+        self._version = self._access.version
+
+    def join(self, access: ClientAccess) -> None:
+        """Take the users and the ACLs of the broker's cluster into account from now on."""
+        self._access = access
+        self._forget()
+
+    def _forget(self) -> None:
+        self._version = self._access.version
+        self._found.clear()
+        self._permissions.clear()
+
+    def find_token(self, secret: str) -> tuple[User, Token] | None:
+        """Return the user of a token and the stored token; None if the token is unknown or has expired."""
+        return self._file.find_token(secret)
+
+    def find(self, name: str) -> User | None:
+        """Return the user with this name; None if it does not exist."""
+        found = self._file.find(name)
+        if found is not None:
+            return found
+        self._forget_changed()
+        if name not in self._found:
+            self._found[name] = self._find_in_cluster(name)
+        return self._found[name]
+
+    def _forget_changed(self) -> None:
+        if self._version != self._access.version or len(self._permissions) + len(self._found) > CACHED_MAX:
+            self._forget()
+
+    def _find_in_cluster(self, name: str) -> User | None:
+        credentials = {
+            mechanism.sasl_name: Credential(each.decode()[0], each.iterations, *each.decode()[1:])
+            for mechanism, each in self._access.find_credentials(name).items()
+        }
+        return User(name, credentials, Permissions()) if credentials else None
+
+    def is_in_file(self, name: str) -> bool:
+        """Return whether a user is in the file, so that clients cannot change it."""
+        return self._file.find(name) is not None
+
+    def list_file_users(self) -> list[User]:
+        """Return the users in the file."""
+        return list(self._file.users.values())
+
+    def list_file_acls(self) -> list[Acl]:
+        """Return what the file permits as ACLs."""
+        return [acl for user in self._file.users.values() for acl in user.permissions.list_acls(user.name)]
+
+    def permissions_of(self, user: User, host: str) -> Permissions:
+        """Return what a user may do from an address, by the file and the ACLs that stand now."""
+        self._forget_changed()
+        key = user.name, host
+        found = self._permissions.get(key)
+        if found is None:
+            patterns = {name: getattr(user.permissions, name) for name in Permissions.__match_args__}
+            acls = self._access.list_acls_of(user.name, _address_of(host))
+            found = self._permissions[key] = EffectivePermissions(**patterns, acls=acls)
+        return found
+
+    def refresh(self) -> bool:
+        """Read the file again if it has changed. Return whether its users changed; see `UsersFile.refresh`."""
+        is_changed = self._file.refresh()
+        if is_changed:
+            self._forget()
+        return is_changed
+
+
+def _address_of(host: str) -> str:
+    """Return the address of a client as ACLs have it; the host itself if it is none."""
+    try:
+        return normalize_host(host)
+    except ValueError:
+        return host

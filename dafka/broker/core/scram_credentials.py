@@ -1,0 +1,66 @@
+"""SCRAM credentials (RFC 5802) as a cluster keeps them. The numbers of mechanisms are those of Kafka's protocol."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from enum import IntEnum
+
+import attrs
+
+ITERATIONS_MIN = 4096
+"""The lowest number of iterations, which clients accept, too."""
+
+ITERATIONS_MAX = 16_384
+"""The highest number, as in Kafka: each login takes the processor this long."""
+
+SALT_BYTES_MIN, SALT_BYTES_MAX = 12, 1024
+"""The size of a salt, in bytes. A shorter one protects less, and is not accepted at a login."""
+
+
+class ScramMechanism(IntEnum):
+    """A mechanism of SCRAM."""
+
+    SHA_256 = 1
+    SHA_512 = 2
+
+    @property
+    def sasl_name(self) -> str:
+        """The name in SASL."""
+        return f"SCRAM-{self.name.replace('_', '-')}"
+
+    @property
+    def key_bytes(self) -> int:
+        """The size of its keys, in bytes."""
+        return 32 if self is ScramMechanism.SHA_256 else 64
+
+
+@attrs.frozen
+class ScramCredential:
+    """What verifies a user's password, which it does not have. Salt and keys are in base64."""
+
+    user: str
+    mechanism: ScramMechanism
+    iterations: int
+    salt: str = attrs.field(repr=False)
+    stored_key: str = attrs.field(repr=False)
+    server_key: str = attrs.field(repr=False)
+
+    def decode(self) -> tuple[bytes, bytes, bytes]:
+        """Return the salt, the stored key and the server key. Raise `ValueError` if they are not in base64."""
+        return (
+            b64decode(self.salt, validate=True),
+            b64decode(self.stored_key, validate=True),
+            b64decode(self.server_key, validate=True),
+        )
+
+
+def encode_key(key: bytes) -> str:
+    """Return a salt or a key as credentials have it."""
+    return b64encode(key).decode()
+
+
+def find_iterations_problem(iterations: int) -> str:
+    """Return why passwords are not hashed so often; empty if they can be."""
+    if ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        return ""
+    return f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, not {iterations}"

@@ -1,0 +1,227 @@
+"""DescribeAcls, CreateAcls and DeleteAcls.
+
+The ACLs are those of the cluster. What the file of users permits is shown as ACLs too, which clients cannot change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TypeVar
+
+from dafka.broker.access.users import Users
+from dafka.broker.core.acls import (
+    PRINCIPAL_PREFIX,
+    Acl,
+    AclEffect,
+    AclFilter,
+    Operation,
+    PatternType,
+    ResourceType,
+    find_acl_problem,
+)
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import CreateAcls, DeleteAcls
+from dafka.kafka.apis.shared.authorization import require_cluster
+from dafka.kafka.apis.shared.changes import make_change, requester_of
+from dafka.kafka.apis.shared.registry import RequestContext, handles
+from dafka.kafka.protocol.messages.access import (
+    AclCreation,
+    AclCreationResult,
+    AclDescription,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+COMMAND_ACLS_MAX = 1000
+"""How many ACLs one command creates or deletes."""
+
+_NO_USERS = "clients of this broker do not authenticate, so that ACLs have no effect: start it with --users"
+
+_E = TypeVar("_E", bound=IntEnum)
+
+
+class RefusedAclError(Exception):
+    """An ACL or a filter of a client is not possible, with the error for the client."""
+
+    def __init__(self, message: str, error_code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+def explain_file_user(user: str) -> str:
+    """Return why clients cannot change a user."""
+    return (
+        f"the user {user!r} is in the file of users of this broker, which clients cannot change: "
+        "use `dafka user change` there"
+    )
+
+
+@handles(
+    DescribeAclsRequest,
+    require_cluster(Operation.DESCRIBE, DescribeAclsResponse, error_message=None),
+    changes_topics=True,
+)
+async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    """Answer with the ACLs that a filter selects."""
+    try:
+        users, chosen = _users_of(context), _read_filter(request)
+    except RefusedAclError as refused:
+        return DescribeAclsResponse(error_code=refused.error_code, error_message=str(refused), resources=[])
+    resources: dict[tuple[ResourceType, str, PatternType], list[AclDescription]] = {}
+    stored = context.broker.node.tables.state.access.list_acls()
+    for each in dict.fromkeys(filter(chosen.selects, (*stored, *users.list_file_acls()))):
+        found = resources.setdefault((each.resource_type, each.name, each.pattern_type), [])
+        found.append(
+            AclDescription(
+                principal=each.principal, host=each.host, operation=each.operation, permission_type=each.effect
+            )
+        )
+    return DescribeAclsResponse(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        resources=[
+            DescribeAclsResource(resource_type=kind, resource_name=name, pattern_type=pattern_type, acls=acls)
+            for (kind, name, pattern_type), acls in resources.items()
+        ],
+    )
+
+
+@handles(
+    CreateAclsRequest, require_cluster(Operation.ALTER, CreateAclsResponse, error_message=None), changes_topics=True
+)
+async def create_acls(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    """Create ACLs. What cannot be an ACL is refused by itself, and does not affect the others."""
+    outcomes: list[tuple[ErrorCode, str | None] | None] = []
+    acls: list[Acl] = []
+    for each in request.creations:
+        try:
+            acls.append(_read_creation(_users_of(context), each))
+            outcomes.append(None)
+        except RefusedAclError as refused:
+            outcomes.append((refused.error_code, str(refused)))
+    made = await _change(context, acls, CreateAcls)
+    results = [
+        AclCreationResult(error_code=error, error_message=message)
+        for error, message in (made if outcome is None else outcome for outcome in outcomes)
+    ]
+    return CreateAclsResponse(results=results)
+
+
+@handles(
+    DeleteAclsRequest, require_cluster(Operation.ALTER, DeleteAclsResponse, error_message=None), changes_topics=True
+)
+async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    """Delete the ACLs that filters select. Those of the file of users stay, which the answer says."""
+    access = context.broker.node.tables.state.access
+    filters: list[AclFilter | RefusedAclError] = []
+    for each in request.filters:
+        try:
+            _users_of(context)
+            filters.append(_read_filter(each))
+        except RefusedAclError as refused:
+            filters.append(refused)
+    chosen = [each for each in filters if isinstance(each, AclFilter)]
+    selected = [acl for acl in access.list_acls() if any(each.selects(acl) for each in chosen)]
+    users = context.broker.security.users
+    fixed = [] if users is None else users.list_file_acls()
+    error, message = await _change(context, selected, DeleteAcls)
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(error_code=each.error_code, error_message=str(each), matching_acls=[])
+            if isinstance(each, RefusedAclError)
+            else DeleteAclsFilterResult(
+                error_code=error,
+                error_message=message,
+                matching_acls=[] if error else _describe_deleted(each, selected, fixed),
+            )
+            for each in filters
+        ]
+    )
+
+
+def _describe_deleted(chosen: AclFilter, deleted: list[Acl], fixed: list[Acl]) -> list[DeleteAclsMatchingAcl]:
+    found = [(each, ErrorCode.NONE) for each in deleted] + [(each, ErrorCode.POLICY_VIOLATION) for each in fixed]
+    return [
+        DeleteAclsMatchingAcl(
+            error_code=error,
+            error_message=explain_file_user(each.principal.removeprefix(PRINCIPAL_PREFIX)) if error else None,
+            resource_type=each.resource_type,
+            resource_name=each.name,
+            pattern_type=each.pattern_type,
+            principal=each.principal,
+            host=each.host,
+            operation=each.operation,
+            permission_type=each.effect,
+        )
+        for each, error in found
+        if chosen.selects(each)
+    ]
+
+
+async def _change(
+    context: RequestContext, acls: Sequence[Acl], command: type[CreateAcls | DeleteAcls]
+) -> tuple[ErrorCode, str | None]:
+    """Create or delete ACLs of the cluster. Return the error and its message."""
+    for first in range(0, len(acls), COMMAND_ACLS_MAX):
+        part = command(tuple(acls[first : first + COMMAND_ACLS_MAX]))
+        error, message = await make_change(context.broker.node.admin.change(part, requester_of(context)))
+        if error:
+            return error, message
+    return ErrorCode.NONE, None
+
+
+def _users_of(context: RequestContext) -> Users:
+    users = context.broker.security.users
+    if users is None:
+        raise RefusedAclError(_NO_USERS, ErrorCode.SECURITY_DISABLED)
+    return users
+
+
+def _read_creation(users: Users, asked: AclCreation) -> Acl:
+    """Return the ACL that a client asks for. Raise `RefusedAclError` if it is not possible."""
+    acl = Acl(
+        _read(ResourceType, asked.resource_type, "resource type"),
+        asked.resource_name,
+        asked.principal,
+        _read(Operation, asked.operation, "operation"),
+        _read(PatternType, asked.resource_pattern_type, "pattern type"),
+        asked.host,
+        _read(AclEffect, asked.permission_type, "permission type"),
+    )
+    problem = find_acl_problem(acl)
+    if problem:
+        raise RefusedAclError(problem)
+    user = acl.principal.removeprefix(PRINCIPAL_PREFIX)
+    if users.is_in_file(user):
+        raise RefusedAclError(explain_file_user(user), ErrorCode.POLICY_VIOLATION)
+    return acl
+
+
+def _read_filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    """Return the filter that a client asks for. Raise `RefusedAclError` if it is not possible."""
+    return AclFilter(
+        _read(ResourceType, asked.resource_type_filter, "resource type"),
+        asked.resource_name_filter,
+        _read(PatternType, asked.pattern_type_filter, "pattern type"),
+        asked.principal_filter,
+        asked.host_filter,
+        _read(Operation, asked.operation, "operation"),
+        _read(AclEffect, asked.permission_type, "permission type"),
+    )
+
+
+def _read(kind: type[_E], value: int, what: str) -> _E:
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(f"{each.value} ({each.name})" for each in kind)
+        raise RefusedAclError(f"there is no {what} {value}: expected {names}") from None
