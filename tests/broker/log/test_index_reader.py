@@ -24,18 +24,20 @@ from dafka.broker.core.log.entries import (
     encode_entries,
 )
 from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
+from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, ProducerSequence, RecordSequence
 from dafka.broker.core.replication.local_log import LocalLog
 from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.core.replication.settings import ReplicaSettings
-from dafka.broker.log.index_reader import read_index, read_tail, restore_log
+from dafka.broker.log.index_reader import read_index, read_sequences, read_tail, restore_log
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage
 from dafka.storage.memory import MemoryStorage
-from tests.broker.core.entries import batch_entry, epoch_end, run_entry
+from tests.broker.core.entries import batch_entry, epoch_end, marker_entry, run_entry
 from tests.broker.replication.virtual_cluster import batch as make_batch
 from tests.broker.replication.virtual_cluster import open_virtual_cluster, wait_for
 
@@ -189,6 +191,25 @@ async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_
         places = {sequence + number for _, _, sequence, count in wanted for number in range(count)}
         known = [(each.position, each.record_count) for each in found if isinstance(each, BatchEntry)]
         assert known == [(first, count) for first, count in batches or TAIL_BATCHES if first in places]
+
+
+async def test_the_sequences_in_a_log_from_an_offset_on_are_those_of_its_stored_batches() -> None:
+    table, storage, other = LogTable("a"), MemoryStorage(), Partition("orders", "other")
+    table.add_topic(Topic("orders", "1D", 1))
+    (log,) = table.logs("orders")
+    own = [(0, 2), (2, 2), (4, 1), (5, 2)]
+    await storage.append([*stored(log.leader_partition, own), *stored(other, [(7, 1), (8, 2)])])
+    log.index.append(LEADER, RecordSequence(0), 4, is_open=False)
+    log.index.append_marker(marker_entry(0, 0, 7, 0, 1, 0, None))
+    log.index.append("other", RecordSequence(7), 3, is_open=False)
+    log.index.append(LEADER, RecordSequence(4), 3, is_open=False)
+    offsets = {(0, 2): 0, (2, 2): 2, (7, 1): 5, (8, 2): 6, (4, 1): 8, (5, 2): 9}
+    for start in (0, 2):
+        log.index.start_offset = Offset(start)
+        for first in (0, 2, 4, 5, 6, 8, 9, 11):
+            found = await read_sequences(storage, log, Offset(first))
+            covered = [each for each in offsets if found.covers(batch_entry(0, each[1], 7, 0, each[0], 0, 0))]
+            assert covered == [each for each, offset in offsets.items() if offset >= max(first, start)]
 
 
 async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
-from dafka.broker.core.log.entries import BatchEntry
+from dafka.batches import encode_batch
+from dafka.broker.core.log.entries import BatchEntry, batch_entries
 from dafka.broker.core.log.producer_batches import PRODUCER_EXPIRY_MS, ProducerBatches, TransactionRuns
 from dafka.broker.core.positions import AtOffset, Offset
+from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import batch_entry, marker_entry
 
 
 def entry(sequence: int, producer_id: int = 1, count: int = 1, flags: int = 0, timestamp_ms: int = 0) -> BatchEntry:
     return batch_entry(sequence, count, producer_id, 0, sequence, flags, timestamp_ms)
+
+
+def test_batches_of_producers_with_an_id_have_entries_as_their_headers_say() -> None:
+    """The smallest id is 0."""
+    encode = partial(encode_batch, values=[b"x"] * 2, timestamps=1)
+    encoded = (
+        encode(10),
+        encode(12, producer_id=0, producer_epoch=0, base_sequence=3),
+        encode(14, producer_id=5, producer_epoch=2, base_sequence=0, is_transactional=True),
+    )
+    batch = RecordBatch(Partition("orders", "a"), 10, [b"x"] * 6, encoded=encoded)
+    assert batch_entries(batch, 7) == [batch_entry(12, 2, 0, 0, 3, 0, 7), batch_entry(14, 2, 5, 2, 0, 1, 7)]
 
 
 def test_runs_say_which_records_belong_to_which_transaction() -> None:
