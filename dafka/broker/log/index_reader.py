@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from bisect import bisect_right
+from collections.abc import AsyncIterator
 
 from dafka.broker.core.log.entries import (
     CONTROL,
@@ -122,9 +123,9 @@ async def read_tail(
 ) -> list[RunEntry | BatchEntry]:
     """Return the records in a range of offsets that clients appended through the leader of an epoch.
 
-    They are runs of the leader partition, with its address, each followed by its batches: as the stored headers have
-    them, because an index that was rewritten has only the last ones, or as the index has them where no headers are
-    stored. Raise `StorageError` if the storage fails, or if a newer version of dafka wrote an index.
+    They are runs of the leader partition, with its address, each followed by its batches: those that the index has,
+    which are only the last ones if it was rewritten, and others whose headers are stored. Raise `StorageError` if the
+    storage fails, or if a newer version of dafka wrote an index.
     """
     partition = log.leader_partition(epoch)
     address = partition.address
@@ -144,9 +145,10 @@ async def read_tail(
     found: list[RunEntry | BatchEntry] = []
     for first in sorted(runs):
         run = runs[first]
-        found.append(run)
         end = RecordSequence(run.first_sequence + run.record_count)
-        found += await _read_batches(storage, partition, first, end, batches)
+        found.append(run)
+        indexed = [batches[each] for each in sorted(batches) if first <= each < end]
+        found += _join_batches(indexed, await _read_batches(storage, partition, first, end))
     return found
 
 
@@ -161,32 +163,35 @@ async def read_sequences(storage: Storage, log: Log, first: Offset) -> Sequences
         sequence = location.sequence
         end = RecordSequence(sequence + location.record_count)
         if location.address != CONTROL:
-            for entry in await _read_batches(storage, log.partition_of(location.address), sequence, end, {}):
+            for entry in await _read_batches(storage, log.partition_of(location.address), sequence, end):
                 found.add(entry)
         first = Offset(first + location.record_count)
     return found
 
 
 async def _read_batches(
-    storage: Storage,
-    partition: Partition,
-    first: RecordSequence,
-    end: RecordSequence,
-    indexed: Mapping[RecordSequence, BatchEntry],
+    storage: Storage, partition: Partition, first: RecordSequence, end: RecordSequence
 ) -> list[BatchEntry]:
-    """Return the batches of producers with ids that begin in a range of a partition.
+    """Return the batches of producers with ids that begin in a range of a partition, as their headers say.
 
-    They are `indexed` where their headers are not stored. A replica can have stored a batch in parts, each with its
-    own header.
+    A replica can have stored some records without their headers, or a batch in parts, each with a header.
     """
-    found: list[BatchEntry] = []
     now = now_ms()
-    async for batch in read_range(storage, partition, first, end):
-        if batch.encoded:
-            found += batch_entries(batch, now)
-        else:
-            found += [entry for at, entry in sorted(indexed.items()) if batch.first_sequence <= at < batch.end_sequence]
+    found = [entry async for batch in read_range(storage, partition, first, end) for entry in batch_entries(batch, now)]
     return [entry for entry in found if first <= sequence_of(entry.position) < end]
+
+
+def _join_batches(indexed: list[BatchEntry], stored: list[BatchEntry]) -> list[BatchEntry]:
+    """Return the batches of an index, and those stored ones of which it has no record, in order."""
+    firsts = [sequence_of(each.position) for each in indexed]
+    found = list(indexed)
+    for entry in stored:
+        first = sequence_of(entry.position)
+        before = bisect_right(firsts, first)
+        follows = not before or firsts[before - 1] + indexed[before - 1].record_count <= first
+        if follows and (before == len(firsts) or first + entry.record_count <= firsts[before]):
+            found.append(entry)
+    return sorted(found, key=lambda each: sequence_of(each.position))
 
 
 def _cut(run: RunEntry, from_offset: Offset, end_offset: Offset) -> RunEntry:
