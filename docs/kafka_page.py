@@ -55,6 +55,8 @@ NOTES = {
     ApiKey.CREATE_ACLS: "[ACLs of the cluster](../how-to/secure-broker.md#users-and-acls-of-the-cluster), which allow "
     "or deny; hosts are single addresses; from the feature level 3 on",
     ApiKey.DELETE_ACLS: "not what the file of users permits",
+    ApiKey.ALTER_CLIENT_QUOTAS: "[quotas](../how-to/secure-broker.md#quotas-of-clients) of users, client ids and "
+    "addresses; without `request_percentage`; from the feature level 3 on",
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "[users of the cluster](../how-to/secure-broker.md#users-and-acls-of-the-"
     "cluster); salts of at least 12 bytes; not users in the broker's file; from the feature level 3 on",
     ApiKey.ELECT_LEADERS: "preferred leaders, which also lead again after `[broker] preferred_leader_after_ms`; no "
@@ -77,7 +79,6 @@ NOTES = {
 
 NOT_SERVED = (
     ("CreateDelegationToken and the others for tokens (38-41)", "there are no tokens"),
-    ("DescribeClientQuotas, AlterClientQuotas (48, 49)", "there are no quotas for single clients"),
     ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),
     ("ShareGroupHeartbeat and the others of share groups (76-79, 83-92)", "there are no share groups"),
     ("AlterReplicaLogDirs (34)", "a broker has one storage"),

@@ -33,6 +33,7 @@ ROLES = PROTOCOL | PLUGINS | {"roles"}
 OPERATIONS = ROLES | {"operations"}
 FACTS = {
     "broker.core.acls",
+    "broker.core.client_quotas",
     "broker.core.error_codes",
     "broker.core.topic_partition",
     "broker.core.partition_address",

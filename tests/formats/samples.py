@@ -23,6 +23,7 @@ from dafka.broker.access.credentials import Credential, Token, hash_token
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, write_users
 from dafka.broker.core.acls import Acl, AclEffect, Operation, PatternType, ResourceType
+from dafka.broker.core.client_quotas import EntityType, make_entity
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.groups.records import CommittedOffset, OffsetKey, decode_group, decode_offset, encode_offset
 from dafka.broker.core.log.entries import BatchEntry, IndexRewriteEntry, RunEntry, decode_entries, encode_entries
@@ -30,6 +31,7 @@ from dafka.broker.core.metadata.brokers import BrokerRegistration, decode_broker
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
+    AlterClientQuota,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -115,6 +117,7 @@ LATER_COMMANDS: list[Command] = [
     SetScramCredential(attrs.evolve(CREDENTIAL, mechanism=ScramMechanism.SHA_512)),
     DeleteAcls((ACL,)),
     DeleteScramCredential("anne", ScramMechanism.SHA_512),
+    AlterClientQuota(make_entity({EntityType.USER: "anne", EntityType.CLIENT_ID: None}), {"x": "1"}, ("y",)),
 ]
 """Commands of later feature levels, which the next release records."""
 RECORDS = [

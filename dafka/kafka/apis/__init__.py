@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
     acls,
+    client_quotas,
     configs,
     consumer_groups,
     features,

@@ -34,6 +34,8 @@ FIRST_LEVELS: Mapping[ApiKey, int] = MappingProxyType(
             ApiKey.DESCRIBE_ACLS,
             ApiKey.CREATE_ACLS,
             ApiKey.DELETE_ACLS,
+            ApiKey.DESCRIBE_CLIENT_QUOTAS,
+            ApiKey.ALTER_CLIENT_QUOTAS,
             ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
             ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         ),

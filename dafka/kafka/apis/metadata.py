@@ -126,6 +126,7 @@ async def _find(
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         await node.leases.wait_metadata()  # others can have created it while this broker was stopped
         if may_create and node.find_topic(name) is None:
+            context.spend_mutations(context.broker.config.kafka.log_count)
             await make_change(node.admin.create_topic(name, ordered_by=requester_of(context)))
         topic = node.find_topic(name)
     missing = ErrorCode.LEADER_NOT_AVAILABLE if may_create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

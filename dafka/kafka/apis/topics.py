@@ -41,6 +41,8 @@ from dafka.kafka.protocol.tables import NIL
 from dafka.kafka.server.cluster_view import ClusterView
 from dafka.text import counted
 
+_TRY_LATER = "the quota controller_mutation_rate is used up: try again after the time that the response has"
+
 
 @handles(CreateTopicsRequest, require_each("topics", Permissions.may_create), changes_topics=True)
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
@@ -71,7 +73,9 @@ async def _create(context: RequestContext, asked: CreatableTopic, request: Creat
         except AssignmentError as refused:
             error, message = refused.error_code, str(refused)
         else:
-            if not request.validate_only:
+            if not request.validate_only and not context.spend_mutations(count):
+                error, message = ErrorCode.THROTTLING_QUOTA_EXCEEDED, _TRY_LATER
+            elif not request.validate_only:
                 error, message = await make_change(
                     node.admin.create_topic(
                         asked.name, count, settings, replicas, placement=placement, ordered_by=requester_of(context)
@@ -145,6 +149,13 @@ async def _delete(
     if topic is None:
         error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=error)
+    if not context.spend_mutations(topic.log_count):
+        return DeletableTopicResult(
+            name=topic.name,
+            topic_id=uuid_of(topic),
+            error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            error_message=_TRY_LATER,
+        )
     deletion = context.broker.delete_topic(topic.name, ordered_by=requester_of(context))
     error, message = await make_change(deletion, timeout_ms)
     return DeletableTopicResult(name=topic.name, topic_id=uuid_of(topic), error_code=error, error_message=message)
@@ -182,7 +193,9 @@ async def _add_logs(
         except AssignmentError as refused:
             error, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(refused)
         else:
-            if not request.validate_only:
+            if not request.validate_only and not context.spend_mutations(asked.count - topic.log_count):
+                error, message = ErrorCode.THROTTLING_QUOTA_EXCEEDED, _TRY_LATER
+            elif not request.validate_only:
                 change = node.admin.change_topic(
                     asked.name, log_count=asked.count, placement=placement, ordered_by=requester_of(context)
                 )

@@ -46,6 +46,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     UPDATE_FEATURES = 57
@@ -62,6 +64,9 @@ class ApiKey(IntEnum):
 
 TOPIC, BROKER = 2, 4
 """The types of resources that have settings."""
+
+MATCHES_NAME, MATCHES_DEFAULT, MATCHES_ANY = 0, 1, 2
+"""Which entities DescribeClientQuotas selects by the name of a type."""
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 """What IncrementalAlterConfigs does to a setting."""

@@ -36,6 +36,7 @@ class Kind(Enum):
     INT16 = "h"
     INT32 = "i"
     INT64 = "q"
+    FLOAT64 = "d"
     UUID = "uuid"
     STRING = "string"
     BYTES = "bytes"
@@ -43,7 +44,7 @@ class Kind(Enum):
     STRUCT = "struct"
 
 
-NUMBERS = {Kind.BOOLEAN: 1, Kind.INT8: 1, Kind.INT16: 2, Kind.INT32: 4, Kind.INT64: 8}
+NUMBERS = {Kind.BOOLEAN: 1, Kind.INT8: 1, Kind.INT16: 2, Kind.INT32: 4, Kind.INT64: 8, Kind.FLOAT64: 8}
 """The kinds of fixed size that `struct` encodes, and their sizes in bytes."""
 
 Boolean: TypeAlias = Annotated[bool, Kind.BOOLEAN]
@@ -51,6 +52,7 @@ Int8: TypeAlias = Annotated[int, Kind.INT8]
 Int16: TypeAlias = Annotated[int, Kind.INT16]
 Int32: TypeAlias = Annotated[int, Kind.INT32]
 Int64: TypeAlias = Annotated[int, Kind.INT64]
+Float64: TypeAlias = Annotated[float, Kind.FLOAT64]
 Uuid: TypeAlias = Annotated[uuid.UUID, Kind.UUID]
 String: TypeAlias = Annotated[str, Kind.STRING]
 Bytes: TypeAlias = Annotated[bytes, Kind.BYTES]

@@ -16,6 +16,7 @@ import trio
 
 from dafka.broker.connections.tcp_server import AcceptedClient
 from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Upload
+from dafka.broker.core.client_quotas import QuotaKey
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.apis import OFFERED, SERVED
@@ -32,7 +33,7 @@ from dafka.kafka.protocol.frames import (
     encode_unsupported,
 )
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
-from dafka.kafka.protocol.messages.logs import FetchRequest, ProduceRequest
+from dafka.kafka.protocol.messages.logs import FetchRequest, FetchResponse, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
 from dafka.kafka.protocol.tables import Request, Response
@@ -55,6 +56,12 @@ SEND_BYTES = 2**18
 
 UNSENT_BYTES_MAX = MIB
 """While a client has more unread bytes than this, its next request waits."""
+
+MUTED_S = 1.0
+"""Seconds after which it is looked whether a client that must wait because of its quotas has left."""
+
+THROTTLE_MS_MAX = 2**31 - 1
+"""The longest time that a response can have, in ms."""
 
 UNANSWERED_MAX = 100
 """The maximum number of requests of a connection whose responses wait for the disk or the client."""
@@ -245,7 +252,7 @@ class Connection:
             return
         if authentication is None:
             self._accepted.mark_served()
-        await self._serve_request(header, request, begun)
+        await self._serve_request(header, request, len(frame), begun)
 
     def _refuse_unsupported(self, error: UnsupportedRequestError) -> DisconnectError:
         """Return the error that ends the connection if the client could not read the next response."""
@@ -260,7 +267,7 @@ class Connection:
             )
         return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
-    async def _serve_request(self, header: RequestHeader, request: Request, begun: float) -> None:
+    async def _serve_request(self, header: RequestHeader, request: Request, size: int, begun: float) -> None:
         context = RequestContext(self._server, header, self._host, self._endpoint, self._source)
         name_topics(self._server.broker.node.log_table, header.api_version, request)
         decision = self._authorize(context, request)
@@ -268,7 +275,8 @@ class Connection:
             await self._answer(header, decision, begun)
         elif isinstance(request, ProduceRequest):
             wait = _patched(await begin_produce(context, request), decision)
-            await self._outgoing.send((header, wait, begun))
+            context.spend(QuotaKey.PRODUCER_BYTE_RATE, size)
+            await self._outgoing.send((header, _throttled(wait, context), begun))
         elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
             # The network was cut, and the client uses another connection by now. Its group can have later offsets.
             self._counters.late_commits += 1
@@ -281,7 +289,16 @@ class Connection:
                 found = await self._respond(context, request)
             if found is not None and decision is not None:
                 decision(found)
-            await self._answer(header, found, begun)
+            await self._answer(header, found, begun, context)
+        await self._mute(context.throttle_s)
+
+    async def _mute(self, wait_s: float) -> None:
+        """Read nothing for a time, because the client has used more than its quota. It ends if the client leaves."""
+        until = trio.current_time() + wait_s
+        while wait_s > 0 and not self._accepted.has_closed and not self._stopping.has_begun:
+            with self._stopping.interrupting():
+                await trio.sleep(min(wait_s, MUTED_S))
+            wait_s = until - trio.current_time()
 
     async def _log_in(self, authentication: Authentication, answered: Awaitable[_T]) -> _T:
         """Return the next response of the login. On success, grant the client the user's permissions."""
@@ -317,10 +334,19 @@ class Connection:
             return refuse_authenticate(ErrorCode.ILLEGAL_SASL_STATE, "the client is not expected to authenticate")
         return await HANDLERS[request.API_KEY](context, request)
 
-    async def _answer(self, header: RequestHeader, response: Response | None, begun: float) -> None:
+    async def _answer(
+        self, header: RequestHeader, response: Response | None, begun: float, context: RequestContext | None = None
+    ) -> None:
         self._counters.add_response(header.api_key, response, trio.current_time() - begun)
-        if response is not None:
-            await self._put(encode_response(header, response))
+        if response is None:
+            return
+        answer = encode_response(header, response)
+        if context is not None and isinstance(response, FetchResponse):
+            context.spend(QuotaKey.CONSUMER_BYTE_RATE, len(answer))
+        if context is not None and context.throttle_s:
+            _set_throttle_time(response, context)
+            answer = encode_response(header, response)
+        await self._put(answer)
 
     async def _put(self, answer: bytes) -> None:
         """Queue a response."""
@@ -364,6 +390,28 @@ class Connection:
         self._unsent_bytes -= len(view)
         self._server.answers.give_back(len(view))
         self._sent.set()
+
+
+def _set_throttle_time(response: Response, context: RequestContext) -> None:
+    """Have a response say for how long its client should send nothing."""
+    if hasattr(response, "throttle_time_ms"):
+        response.throttle_time_ms = min(math.ceil(context.throttle_s * 1000), THROTTLE_MS_MAX)
+
+
+def _throttled(
+    wait: Callable[[], Awaitable[Response | None]], context: RequestContext
+) -> Callable[[], Awaitable[Response | None]]:
+    """Return a function that waits for a response, and has it say for how long its client should send nothing."""
+    if not context.throttle_s:
+        return wait
+
+    async def wait_throttled() -> Response | None:
+        response = await wait()
+        if response is not None:
+            _set_throttle_time(response, context)
+        return response
+
+    return wait_throttled
 
 
 def _patched(

@@ -24,8 +24,8 @@ class Counters:
     Requests, errors and timers are by API, records by topic, logins by mechanism, which is empty if the client chose
     none, and disconnected clients by reason. Timers measure the time from receiving a request to completing its
     response. A client can skip some of the consumed records. Duplicates are batches that idempotent producers sent
-    again, and that were not stored again. Late commits are commits of offsets that arrived after the client had closed
-    the connection, and were discarded.
+    again, and that were not stored again. What is throttled is counted by quota. Late commits are commits of offsets
+    that arrived after the client had closed the connection, and were discarded.
     """
 
     def __init__(self) -> None:
@@ -41,6 +41,7 @@ class Counters:
         self.late_commits = 0
         self.logins: Counter[str] = Counter()
         self.failed_logins: Counter[str] = Counter()
+        self.throttled: Counter[str] = Counter()
 
     def add_response(self, api: ApiKey, response: Response | None, duration_s: float) -> None:
         """Count a request that was handled."""

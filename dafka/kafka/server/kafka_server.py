@@ -11,6 +11,7 @@ from dafka.broker.connections.connection_quotas import ConnectionQuotas
 from dafka.kafka.protocol.messages.logs import FetchPartition
 from dafka.kafka.server.counters import Counters
 from dafka.kafka.server.fetch_sessions import FetchSessions
+from dafka.kafka.server.quota_meter import QuotaMeter
 
 REPORT_S = 60.0
 """How long the same line is not logged again."""
@@ -41,7 +42,7 @@ class KafkaServer:
 
     `bootstrap_servers` is the server's address for clients, `HOST:PORT`, and empty until it listens. `receiving` is the
     memory for requests that are being received, `answers` for responses that clients have not read yet. `refusals` are
-    the unsupported requests that were logged.
+    the unsupported requests that were logged, and `quota_meter` meters clients by the quotas of the cluster.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -54,4 +55,5 @@ class KafkaServer:
         self.receiving = broker.memory.make_pool(kafka.receiving_bytes_max)
         self.answers = broker.memory.make_pool(kafka.answers_bytes_max)
         self.refusals = RecentReports()
+        self.quota_meter = QuotaMeter(broker.node.tables.state.quotas)
         broker.listeners.append(self)

@@ -35,6 +35,10 @@ COUNTERS = {
     "dafka_kafka_late_commits": MetricHelp(
         "Commits of offsets that were discarded, because the client had closed the connection when they came."
     ),
+    "dafka_kafka_throttled": MetricHelp(
+        "Requests after which the client had to wait because of a quota, and connections that were closed for one.",
+        ("quota",),
+    ),
     "dafka_kafka_logins": MetricHelp(
         "Authentications of clients of Kafka. The mechanism is empty if the client has chosen none.",
         ("mechanism", "result"),
@@ -99,6 +103,7 @@ class KafkaMetrics:
             "dafka_kafka_records": dict(records),
             "dafka_kafka_duplicate_batches": {(): counters.duplicates},
             "dafka_kafka_late_commits": {(): counters.late_commits},
+            "dafka_kafka_throttled": {(quota,): count for quota, count in counters.throttled.items()},
             "dafka_kafka_logins": dict(logins),
         }
 

@@ -7,6 +7,7 @@ import socket
 import trio
 
 from dafka.broker.connections.tcp_server import AcceptedClient, accept_clients
+from dafka.broker.core.client_quotas import QuotaKey
 from dafka.endpoints import split_tcp_endpoint
 from dafka.kafka.server.cluster_view import split_listener
 from dafka.kafka.server.connection import Connection
@@ -21,6 +22,11 @@ async def serve_kafka(
     endpoint = split_listener(advertised) if advertised else None
 
     async def serve(client: AcceptedClient) -> None:
+        refused_s = server.quota_meter.find_refusal(client.host, trio.current_time())
+        if refused_s is not None:
+            server.counters.throttled[QuotaKey.CONNECTION_CREATION_RATE.value] += 1
+            await trio.sleep(refused_s)  # a client that is closed at once would connect again at once
+            return
         await Connection(client, server, endpoint or client.local_address).run()
 
     host, port = sockets[0].getsockname()[:2]

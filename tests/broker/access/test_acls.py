@@ -242,7 +242,7 @@ def test_a_small_change_is_noticed_by_all_that_have_looked_before(tmp_path: Path
 @pytest.mark.parametrize("level", [1, 2])
 def test_nothing_is_written_that_an_older_broker_of_the_cluster_does_not_know(level: int) -> None:
     members = begin(level).members
-    for kind in ("create-acls", "delete-acls", "set-scram-credential", "delete-scram-credential"):
+    for kind in ("create-acls", "delete-acls", "set-scram-credential", "delete-scram-credential", "alter-client-quota"):
         refused = members.find_level_obstacle(kind)
         assert refused is not None
         assert refused.error is ErrorCode.UNSUPPORTED_VERSION

@@ -16,6 +16,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason
 from dafka.broker.core.metadata.topics import Topic
@@ -70,6 +71,7 @@ class FakeBroker:
         self.replicator = SimpleNamespace()
         self.ordered: dict[Log, LogReplicas] = {}
         self.admin: Any = self
+        self.tables = SimpleNamespace(state=ClusterState())
 
     async def create_topic(
         self,

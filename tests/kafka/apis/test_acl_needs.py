@@ -92,8 +92,8 @@ OTHERS: dict[tuple[Need, Operation], set[str]] = {
         "ALTER_USER_SCRAM_CREDENTIALS",
     },
     (CLUSTER, Operation.DESCRIBE): {"DESCRIBE_LOG_DIRS", "DESCRIBE_ACLS", "DESCRIBE_USER_SCRAM_CREDENTIALS"},
-    (CLUSTER, Operation.DESCRIBE_CONFIGS): {"DESCRIBE_CONFIGS"},
-    (CLUSTER, Operation.ALTER_CONFIGS): {"ALTER_CONFIGS", "INCREMENTAL_ALTER_CONFIGS"},
+    (CLUSTER, Operation.DESCRIBE_CONFIGS): {"DESCRIBE_CONFIGS", "DESCRIBE_CLIENT_QUOTAS"},
+    (CLUSTER, Operation.ALTER_CONFIGS): {"ALTER_CONFIGS", "INCREMENTAL_ALTER_CONFIGS", "ALTER_CLIENT_QUOTAS"},
 }
 OF_THE_CLUSTER = {"ALTER_PARTITION_REASSIGNMENTS", "ELECT_LEADERS"}
 """APIs that change topics, and need the operation on the cluster. `admin` of the file is enough for its topics."""

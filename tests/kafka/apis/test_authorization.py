@@ -178,6 +178,15 @@ ACL_FILTER = {
     "permission_type": 1,
 }
 SALTED = {"mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"x" * 32}
+QUOTA = {
+    "entries": [
+        {
+            "entity": [{"entity_type": "user", "entity_name": "nobody"}],
+            "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+        }
+    ],
+    "validate_only": False,
+}
 CREDENTIALS: Values = {"deletions": [], "upsertions": [{"name": "nobody", **SALTED}]}
 LEVEL = {"feature": "metadata.version", "max_version_level": 1}
 SOON, DONE = {"timeout_ms": 1000}, {"validate_only": False}
@@ -243,6 +252,8 @@ CALLS = [
     row("DESCRIBE_ACLS 0-3", (CLUSTER,), ACL_FILTER),
     row("CREATE_ACLS 0-3", (CLUSTER,), {"creations": [ACL]}),
     row("DELETE_ACLS 0-3", (CLUSTER,), {"filters": [ACL_FILTER]}),
+    row("DESCRIBE_CLIENT_QUOTAS 0-1", (CLUSTER,), {"components": [], "strict": False}),
+    row("ALTER_CLIENT_QUOTAS 0-1", (CLUSTER,), QUOTA),
     row("DESCRIBE_USER_SCRAM_CREDENTIALS 0-0", (CLUSTER,), {"users": None}),
     row("ALTER_USER_SCRAM_CREDENTIALS 0-0", (CLUSTER,), CREDENTIALS),
 ]

@@ -53,6 +53,7 @@ def _random_value(each: Field, version: int, random: Random, *, tame: bool) -> A
         return random.getrandbits(bits) - random.choice([0, 1]) * (1 << bits)
     makers: dict[Kind, Any] = {
         Kind.BOOLEAN: lambda: random.random() < 0.5,
+        Kind.FLOAT64: lambda: random.choice([0.0, -1.5, 1e300, random.random()]),
         Kind.STRING: lambda: random.choice(TEXTS),
         Kind.UUID: lambda: random.choice([NIL, uuid.UUID(int=random.getrandbits(128))]),
     }

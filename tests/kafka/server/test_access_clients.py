@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -21,7 +21,9 @@ from confluent_kafka.admin import (
 )
 
 from dafka.broker.access.permissions import Permissions
-from dafka.testing import RunningKafka
+from dafka.kafka.protocol.constants import ApiKey
+from dafka.testing import RunningKafka, kafka
+from tests.kafka.apis.door import Client
 from tests.kafka.server.secured import (
     DEADLINE_S,
     PASSWORD,
@@ -117,6 +119,31 @@ def test_librdkafka_shows_why_users_of_the_file_are_not_changed(admin: AdminClie
     upsertion = UserScramCredentialUpsertion("carl", info, b"other")
     with pytest.raises(KafkaException, match="use `dafka user change` there"):
         admin.alter_user_scram_credentials([upsertion])["carl"].result(DEADLINE_S)
+
+
+def test_librdkafka_waits_for_its_quota_and_loses_nothing() -> None:
+    with kafka("memory:") as broker, Client(broker.bootstrap_servers) as admin:
+        entity = [{"entity_type": "client-id", "entity_name": "metered"}]
+        ops = [{"key": "producer_byte_rate", "value": 100_000.0, "remove": False}]
+        answer = admin.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=[{"entity": entity, "ops": ops}], validate_only=False)
+        assert answer["entries"][0]["error_code"] == 0
+        waits: list[float] = []
+        errors: list[object] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "client.id": "metered",
+                "linger.ms": 0,
+                "batch.size": 10_000,
+                "throttle_cb": lambda event: waits.append(event.throttle_time),
+            }
+        )
+        for _ in range(120):
+            producer.produce("metered", bytes(10_000), on_delivery=lambda error, _: errors.append(error))
+            producer.poll(0)
+        assert producer.flush(DEADLINE_S) == 0
+        assert errors == [None] * 120
+        assert max(waits) > 0
 
 
 def test_kafka_python_creates_shows_and_deletes_acls(broker: RunningKafka) -> None:

@@ -20,6 +20,7 @@ from dafka.broker.core.metadata.client_access import ClientAccess
 from dafka.broker.core.metadata.commands import (
     SNAPSHOTS_KEPT,
     AddLogs,
+    AlterClientQuota,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -43,6 +44,7 @@ from dafka.broker.core.metadata.commands import (
 from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, ReplicaTable
 from dafka.broker.core.metadata.outcome import DONE, Outcome
+from dafka.broker.core.metadata.quota_table import QuotaTable
 from dafka.broker.core.metadata.registered_brokers import NO_BROKER, RegisteredBrokers
 from dafka.broker.core.metadata.state_records import (
     DELETED,
@@ -90,6 +92,7 @@ class ClusterState:
         is_open: Whether clients may be served.
         members: The registered brokers, with their numbers, and the feature level.
         access: The ACLs and the users that clients change.
+        quotas: The quotas of clients.
         brokers: The registered brokers, by store id.
         forgotten_ids: The ids of the stores that were forgotten.
         topics: The topics, by name.
@@ -106,6 +109,7 @@ class ClusterState:
         self._records = StateRecords()
         self.members = RegisteredBrokers(self._records, support)
         self.access = ClientAccess(self._records)
+        self.quotas = QuotaTable(self._records)
         self.brokers, self.forgotten_ids = self.members.registered, self.members.forgotten_ids
         self.topics: dict[str, Topic] = {}
         self.replicas = ReplicaTable()
@@ -137,6 +141,7 @@ class ClusterState:
             DeleteAcls: self.access.delete_acls,
             SetScramCredential: self.access.set_credential,
             DeleteScramCredential: self.access.delete_credential,
+            AlterClientQuota: self.quotas.alter,
             SnapshotTaken: self._record_snapshot,
         }
 
@@ -405,6 +410,7 @@ class ClusterState:
         with format_errors("the stored state of the cluster"):
             self.members.restore(records)
             self.access.restore(records)
+            self.quotas.restore(records)
             self._restore(records)
             if not was_empty:
                 self._closed += decode_records(new.items(), DELETED, Deletion)

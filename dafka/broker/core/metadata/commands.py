@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 
 from dafka.broker.core.acls import Acl
+from dafka.broker.core.client_quotas import QuotaEntity
 from dafka.broker.core.metadata.features import FIRST_LEVEL, SUPPORTED, FeatureLevels, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import Reason
 from dafka.broker.core.metadata.topics import Topic
@@ -212,6 +213,16 @@ class DeleteScramCredential:
     mechanism: ScramMechanism
 
 
+@attrs.frozen
+class AlterClientQuota:
+    """Set and remove limits of an entity, by the name of what they limit. Limits are texts of numbers."""
+
+    KIND: ClassVar[str] = "alter-client-quota"
+    entity: QuotaEntity
+    limits: Mapping[str, str] = attrs.field(factory=dict)
+    removed: tuple[str, ...] = ()
+
+
 SNAPSHOTS_KEPT = 10
 """How many snapshots of the state stay. The log of metadata begins at the first of them."""
 
@@ -243,6 +254,7 @@ Command: TypeAlias = (
     | DeleteAcls
     | SetScramCredential
     | DeleteScramCredential
+    | AlterClientQuota
     | SnapshotTaken
 )
 

@@ -81,8 +81,13 @@ class FeatureSupport:
         return self.command_levels.get(kind, 1)
 
 
-SUPPORTED = FeatureSupport(
-    FeatureLevels(1, CLIENT_ACCESS),
-    dict.fromkeys(("create-acls", "delete-acls", "set-scram-credential", "delete-scram-credential"), CLIENT_ACCESS),
+_CLIENT_ACCESS_COMMANDS = (
+    "create-acls",
+    "delete-acls",
+    "set-scram-credential",
+    "delete-scram-credential",
+    "alter-client-quota",
 )
+
+SUPPORTED = FeatureSupport(FeatureLevels(1, CLIENT_ACCESS), dict.fromkeys(_CLIENT_ACCESS_COMMANDS, CLIENT_ACCESS))
 """What this version of dafka supports."""

@@ -12,6 +12,7 @@ from dafka.broker.core.acls import Acl
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
+    AlterClientQuota,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -160,6 +161,13 @@ def _set_credential(command: SetScramCredential, state: ClusterState) -> str:
     return f"{verb} of user {user} for {mechanism.sasl_name}"
 
 
+def _alter_quota(command: AlterClientQuota, _: ClusterState) -> str:
+    changed = [f"{name}={limit}" for name, limit in sorted(command.limits.items())]
+    changed += [f"no {name}" for name in command.removed]
+    entity = ", ".join(f"{each.kind.value} {each.name or 'by default'}" for each in command.entity.parts)
+    return escape_unprintable(f"set the quotas {', '.join(changed)} of {entity}")
+
+
 _ACLS_SHOWN = 3
 """How many ACLs of a command its description names."""
 
@@ -183,5 +191,6 @@ _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
     DeleteScramCredential: lambda command, _: (
         f"delete the credential of user {command.user} for {command.mechanism.sasl_name}"
     ),
+    AlterClientQuota: _alter_quota,
     SnapshotTaken: lambda command, _: f"agree on the state at offset {command.offset}",
 }

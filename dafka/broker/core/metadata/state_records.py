@@ -11,7 +11,7 @@ from dafka.broker.core.typed_json import convert, encode_json
 HEADER, SNAPSHOTS, FEATURE_LEVEL = "cluster", "snapshots", "feature-level"
 """The keys of values of which there is one."""
 
-BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM = (
+BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM, QUOTA = (
     "broker/",
     "forgotten/",
     "topic/",
@@ -20,6 +20,7 @@ BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM = (
     "deleted/",
     "acl/",
     "scram/",
+    "quota/",
 )
 """What the keys of the others begin with. An id follows."""
 
@@ -37,6 +38,7 @@ PREFIXES = tuple(
         DELETED,
         ACL,
         SCRAM,
+        QUOTA,
     )
 )
 """What the keys of a state begin with."""

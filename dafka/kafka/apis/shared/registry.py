@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 import attrs
+import trio
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.broker import Broker
+from dafka.broker.core.client_quotas import QuotaKey
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import Topic
@@ -17,7 +19,7 @@ from dafka.kafka.apis.shared.topic_ids import find_by_id, id_of
 from dafka.kafka.protocol.apis import uses_topic_ids
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader
-from dafka.kafka.protocol.tables import NIL, Request, Response
+from dafka.kafka.protocol.tables import NIL, VERSION_MAX, Request, Response
 from dafka.kafka.server.cluster_view import ClusterView
 from dafka.kafka.server.kafka_server import KafkaServer
 
@@ -38,6 +40,9 @@ _H = TypeVar("_H", bound=Handler)
 HANDLERS: dict[ApiKey, Handler] = {}
 """The handlers of requests that are handled one by one, by API. Produce is not among them."""
 
+_STRICT_VERSIONS = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
+"""The first versions whose clients know THROTTLING_QUOTA_EXCEEDED."""
+
 AUTHORIZATIONS: dict[ApiKey, Authorization] = {}
 """The authorization of each API that needs an authenticated user."""
 
@@ -47,7 +52,8 @@ class RequestContext:
     """The context of a request: the client's connection, as handlers see it.
 
     `source` is what limits count: the user, or the address of a client that has not authenticated. `endpoint` is the
-    host and port at which the client reaches the broker.
+    host and port at which the client reaches the broker. The client waits for `throttle_s` before its next request is
+    read, because of its quotas.
     """
 
     server: KafkaServer
@@ -55,6 +61,36 @@ class RequestContext:
     host: str
     endpoint: tuple[str, int]
     source: str
+    throttle_s: float = 0.0
+
+    @property
+    def user(self) -> str:
+        """The name of the user; empty if the client has not authenticated."""
+        return "" if self.source == self.host else self.source
+
+    def spend(self, key: QuotaKey, amount: float) -> None:
+        """Charge the client for what it has used. It waits if that is more than its quota."""
+        meter, now = self.server.quota_meter, trio.current_time()
+        self._throttle(key, meter.spend(key, self.user, self.header.client_id, amount, now))
+
+    def spend_mutations(self, log_count: int) -> bool:
+        """Charge the client for logs that it creates or deletes.
+
+        Return whether it may: a client that knows the error for it must try again later, and others wait only.
+        """
+        key, api = QuotaKey.CONTROLLER_MUTATION_RATE, self.header.api_key
+        if self.header.api_version < _STRICT_VERSIONS.get(api, VERSION_MAX):
+            self.spend(key, log_count)
+            return True
+        meter, now = self.server.quota_meter, trio.current_time()
+        is_permitted, wait_s = meter.spend_unless_exhausted(key, self.user, self.header.client_id, log_count, now)
+        self._throttle(key, wait_s)
+        return is_permitted
+
+    def _throttle(self, key: QuotaKey, wait_s: float) -> None:
+        if wait_s > 0:
+            self.server.counters.throttled[key.value] += 1
+            self.throttle_s = max(self.throttle_s, wait_s)
 
     @property
     def broker(self) -> Broker:

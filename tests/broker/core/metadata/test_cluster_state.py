@@ -9,10 +9,12 @@ import attrs
 import pytest
 
 from dafka.broker.core.acls import Acl, AclEffect, Operation, PatternType, ResourceType
+from dafka.broker.core.client_quotas import EntityType, QuotaEntity, QuotaKey, make_entity
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
+    AlterClientQuota,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -73,6 +75,14 @@ def draw_acls(draw: Random) -> tuple[Acl, ...]:
     )
 
 
+KEYS = [each.value for each in QuotaKey]
+
+
+def draw_entity(draw: Random) -> QuotaEntity:
+    kinds = draw.choice([[EntityType.IP], [EntityType.USER], [EntityType.CLIENT_ID], [*EntityType][:2]])
+    return make_entity({each: draw.choice(["a", 'b",', None]) for each in kinds})
+
+
 def draw_credential(draw: Random) -> ScramCredential:
     return ScramCredential(
         draw.choice("ab"), draw.choice([*ScramMechanism]), draw.randint(4096, 4098), "YQ==", "b", "c"
@@ -105,6 +115,11 @@ def draw_command(draw: Random) -> Command:
         CreateAcls(draw_acls(draw)),
         DeleteAcls(draw_acls(draw)),
         SetScramCredential(draw_credential(draw)),
+        AlterClientQuota(
+            draw_entity(draw),
+            {draw.choice(KEYS): draw.choice(["1", "2.5"]) for _ in range(draw.randint(0, 2))},
+            tuple(draw.sample(KEYS, draw.randint(0, 2))),
+        ),
         DeleteScramCredential(draw.choice("ab"), draw.choice([*ScramMechanism])),
     ]
     return draw.choice([create, create, close, close, change, change, *others])
@@ -139,6 +154,7 @@ def parts(state: ClusterState) -> dict[str, Any]:
     replicas = {"replicas": dict(state.replicas), "changing": dict(state.replicas.changing)}
     found = {name: getattr(state, name) for name in (*names, *others)} | {"level": state.members.feature_level}
     found |= {"acls": {*state.access.list_acls()}, "credentials": credentials_in(state)}
+    found["quotas"] = {each.entity: each.limits for each in state.quotas.list_quotas()}
     return {**found, **replicas, "counts": +state.replicas.counts}
 
 

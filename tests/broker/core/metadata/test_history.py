@@ -8,10 +8,12 @@ import attrs
 import pytest
 
 from dafka.broker.core.acls import Acl, AclEffect, Operation, PatternType, ResourceType
+from dafka.broker.core.client_quotas import EntityType, make_entity
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata import history as history_module
 from dafka.broker.core.metadata.commands import (
     AddLogs,
+    AlterClientQuota,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -102,6 +104,12 @@ DESCRIBED: list[tuple[Command, str]] = [
         DeleteAcls((attrs.evolve(ACL, host="::1", effect=AclEffect.DENY, name="\n"), *[ACL] * 3)),
         "delete 4 ACLs: deny User:anne read on topic \\n* from ::1, allow User:anne read on topic or*, "
         "allow User:anne read on topic or*, ...",
+    ),
+    (
+        AlterClientQuota(
+            make_entity({EntityType.USER: "anne", EntityType.CLIENT_ID: None}), {"x": "1", "a": "2.5"}, ("y",)
+        ),
+        "set the quotas a=2.5, x=1, no y of user anne, client-id by default",
     ),
     (SetScramCredential(CREDENTIAL), "change the credential of user anne for SCRAM-SHA-256"),
     (
