@@ -49,6 +49,8 @@ NOTES = {
     ApiKey.DELETE_RECORDS: "also records of Dafka's own producers, unless another log needs earlier ones of their "
     "partition",
     ApiKey.INIT_PRODUCER_ID: "for idempotent producers and for transactions, with every storage",
+    ApiKey.END_TXN: "from version 5 on, each transaction has an epoch of its own; Produce 12 and TxnOffsetCommit 5 add "
+    "their logs and group to the transaction (KIP-890)",
     ApiKey.DESCRIBE_CONFIGS: "topics, and the broker, whose settings cannot be changed by clients",
     ApiKey.ALTER_CONFIGS: "topics",
     ApiKey.DESCRIBE_ACLS: "the ACLs of the cluster, and what the broker's file of users permits",
@@ -63,7 +65,8 @@ NOTES = {
     "unclean elections, which would lose records",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
     ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
-    "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own",
+    "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own; "
+    "`transaction.version` is 2 from the feature level 3 on",
     ApiKey.UPDATE_FEATURES: "`metadata.version` is raised, and never lowered",
     ApiKey.UNREGISTER_BROKER: "a broker that is lost for good; refused while it is alive, or a log has no quorum "
     "without it",

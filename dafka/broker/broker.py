@@ -22,12 +22,14 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.groups import GroupCoordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
+from dafka.broker.coordinator.transaction_joins import TransactionJoins
 from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, SHARDS
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.metadata.features import TRANSACTIONS
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.producer_ids import ProducerIds
 from dafka.broker.log.append_outcomes import AppendOutcomes
@@ -102,8 +104,13 @@ class Broker:
         self.participants = TransactionParticipants(
             node.log_table, self._coordinators, replicator.led_logs, node.writer, node.watchers, messenger
         )
-        self.transactions = TransactionCoordinators(self._coordinators, self.participants, messenger)
-        self.groups = GroupCoordinators(node.tables, self._coordinators, self.participants)
+
+        def has_own_epochs() -> bool:
+            return node.tables.state.members.feature_level >= TRANSACTIONS
+
+        self.transactions = TransactionCoordinators(self._coordinators, self.participants, messenger, has_own_epochs)
+        self.joins = TransactionJoins(self._coordinators, self.participants, messenger, has_own_epochs)
+        self.groups = GroupCoordinators(node.tables, self._coordinators, self.participants, self.joins)
         self._outcomes = AppendOutcomes(
             node.log_table, node.tables.logs, node.watchers, node.leases.holds_lease, messenger
         )

@@ -93,6 +93,11 @@ class CoordinatorShard:
         """Whether the state of the coordinators is durable."""
         return self._durable == self._written
 
+    @property
+    def holds_lease(self) -> bool:
+        """Whether no other broker coordinates the shard yet."""
+        return self._leases.holds_lease(self.log)
+
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Load the shard and serve it, until cancelled. It has started when it is loaded or waits for other brokers.
 
@@ -159,7 +164,7 @@ class CoordinatorShard:
 
         Raise `CoordinatorError` if another broker has possibly begun to coordinate the shard.
         """
-        if not self._leases.holds_lease(self.log):
+        if not self.holds_lease:
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def execute(self, steps: Iterable[Step]) -> None:

@@ -16,6 +16,7 @@ import attrs
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators, ask_shards
 from dafka.broker.coordinator.participants import TransactionParticipants
+from dafka.broker.coordinator.transaction_joins import TransactionJoins
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.results import (
     ConsumerHeartbeatRequest,
@@ -66,6 +67,7 @@ class GroupCoordinators:
     _tables: BrokerTables
     _coordinators: Coordinators
     _participants: TransactionParticipants
+    _joins: TransactionJoins
 
     def coordinators(self) -> list[GroupCoordinator]:
         """Return the coordinators of all groups here, for reading. Their state is possibly not durable yet."""
@@ -140,11 +142,18 @@ class GroupCoordinators:
         return errors
 
     async def commit_transaction_offsets(
-        self, request: CommitRequest, transactional_id: str, producer: Producer
+        self, request: CommitRequest, transactional_id: str, producer: Producer, *, adds_group: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
-        """Add offsets to the open transaction of a producer. They take effect when it is committed."""
+        """Add offsets to the open transaction of a producer. They take effect when it is committed.
+
+        With `adds_group`, the group is added to the transaction first.
+        """
         try:
             shard = self._coordinators.find(request.group_id)
+            if adds_group:
+                refused = await self._joins.join_group(shard, transactional_id, producer, request.group_id)
+                if refused:
+                    return dict.fromkeys(request.offsets, refused)
             refused = self._participants.check_group(shard, transactional_id, producer, request.group_id)
             if refused:
                 await shard.wait_committed()

@@ -5,14 +5,16 @@ The coordinator confirms this once it is durable. So a coordinator knows every t
 in all its logs. The coordinator confirms when the producer adds the log; a leader that missed the message requests it.
 
 All messages between a coordinator and a leader name the leader epochs of both logs: that of the coordinator's shard and
-that of the participant. They are ignored if one of the epochs has passed. Within these epochs they arrive in order. So
-a late message never ends a later transaction.
+that of the participant. They are ignored if one of the epochs has passed. Within these epochs they arrive in order. A
+coordinator sends them only while it has the leader lease of its shard: the next one ends each open transaction in the
+same leader epoch of the participant, which knows the later epoch of the shard from then on, or in a later one. So a
+late message never ends a later transaction, and never confirms one that has ended.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -36,7 +38,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Marker, Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.interbroker.messenger import BrokerMessenger
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
 from dafka.broker.replication.leader import LedLogs
@@ -95,15 +97,12 @@ class TransactionParticipants:
             await trio.sleep_forever()
 
     def begin(
-        self,
-        shard: CoordinatorShard,
-        producer: Producer,
-        *,
-        logs: Sequence[TopicPartition] = (),
-        groups: Sequence[str] = (),
+        self, shard: CoordinatorShard, producer: Producer, participants: Iterable[TransactionParticipant]
     ) -> None:
         """Notify the leaders of logs and groups that these take part in a transaction."""
-        for participant in _participants_of(logs, groups):
+        if not shard.holds_lease:
+            return  # they ask the broker that coordinates it now
+        for participant in participants:
             log = self._log_of(participant)
             if log is None:
                 continue
@@ -113,10 +112,26 @@ class TransactionParticipants:
                 begin = Begin(shard.log.number, shard.epoch, producer, participant, log.leadership.epoch)
                 self._messenger.send(log.leadership.leader, begin)
 
+    def knows(self, log: Log, participant: TransactionParticipant, producer: Producer) -> bool:
+        """Return whether it is known that a participant of a log takes part in a producer's transaction."""
+        return self._known_epoch(log, participant, producer) == producer.producer_epoch
+
+    def confirm(
+        self, log: Log, participant: TransactionParticipant, producer: Producer, shard: int, shard_epoch: int
+    ) -> bool:
+        """Record that a participant takes part in a transaction, as the coordinator has said in a leader epoch.
+
+        Return False if another broker has led the shard since. The log has had the same leader since it was asked.
+        """
+        is_latest = self._is_latest(shard, shard_epoch)
+        if is_latest:
+            self._record_begun(log, participant, producer)
+        return is_latest
+
     async def end(self, shard: CoordinatorShard, ending: WriteMarkers) -> None:
         """End a transaction at all its logs and groups, on any broker, and notify the coordinator."""
         async with trio.open_nursery() as nursery:
-            for participant in _participants_of(ending.partitions, ending.groups):
+            for participant in participants_of(ending.partitions, ending.groups):
                 nursery.start_soon(self._end_at, shard, participant, ending)
         shard.execute(shard.transactions.markers_written(ending.transactional_id, steady_now_ms()))
 
@@ -126,10 +141,7 @@ class TransactionParticipants:
         Call this before the log's `ProducerStates` checks the batch, and append it without a checkpoint in between.
         NOT_ENOUGH_REPLICAS asks the producer to retry: the coordinator was asked.
         """
-        known, participant = log.producers, TransactionParticipant(log.topic, number=log.number)
-        is_open = producer.producer_id in known.open_transactions
-        epoch = known.producers[producer.producer_id].producer_epoch if is_open else -1
-        error = self._check(log, participant, transactional_id, producer, epoch)
+        error = self._check(log, participant_of(log), transactional_id, producer)
         return ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED else error
 
     def check_group(
@@ -149,17 +161,13 @@ class TransactionParticipants:
         participant: TransactionParticipant,
         transactional_id: str,
         producer: Producer,
-        open_epoch: int = -1,
     ) -> ErrorCode:
-        """Check whether a participant is known to take part in a transaction; if not, ask the coordinator.
-
-        The producer has an open transaction in the log under `open_epoch`; -1 if it has none.
-        """
+        """Check whether a participant is known to take part in a transaction; if not, ask the coordinator."""
         shard = self._shard_of(transactional_id)
-        if shard is not None and (error := _check_in(shard, transactional_id, producer, participant)):
+        if shard is not None and (error := check_in(shard, transactional_id, producer, participant)):
             return error
         begun = self._begun_in(log)
-        epoch = max(begun.epochs.get((participant, producer.producer_id), -1), open_epoch)
+        epoch = self._known_epoch(log, participant, producer)
         if epoch == producer.producer_epoch:
             return ErrorCode.NONE
         if shard is not None and shard.is_settled:
@@ -181,11 +189,21 @@ class TransactionParticipants:
             self._messenger.send(coordinator.leadership.leader, ask)
         return ErrorCode.NOT_ENOUGH_REPLICAS
 
+    def _known_epoch(self, log: Log, participant: TransactionParticipant, producer: Producer) -> int:
+        """Return the epoch of a producer's transaction that a participant takes part in; -1 if none is known."""
+        known, producer_id = log.producers, producer.producer_id
+        is_open = not participant.name and producer_id in known.open_transactions
+        open_epoch = known.producers[producer_id].producer_epoch if is_open else -1
+        return max(self._begun_in(log).epochs.get((participant, producer_id), -1), open_epoch)
+
     async def _end_at(self, shard: CoordinatorShard, participant: TransactionParticipant, ending: WriteMarkers) -> None:
         """End a transaction in one log or group."""
         producer = Producer(ending.producer_id, ending.producer_epoch)
         while (log := self._log_of(participant)) is not None:
             leadership = log.leadership
+            if not shard.holds_lease:
+                await trio.sleep(LOCAL_RETRY_S)
+                continue
             if leadership.is_led:
                 try:
                     await self._begin_end(log, participant, producer, is_commit=ending.is_commit)()
@@ -267,9 +285,14 @@ class TransactionParticipants:
         shard = self._shard_of(message.transactional_id)
         if shard is None:
             return
-        error = _check_in(shard, message.transactional_id, producer, participant)
+        error = check_in(shard, message.transactional_id, producer, participant)
         about = shard.log.number, shard.epoch, producer, participant, message.participant_epoch
-        shard.execute([partial(self._messenger.send, sender, Refuse(*about, error) if error else Begin(*about))])
+        shard.execute([partial(self.answer, shard, sender, Refuse(*about, error) if error else Begin(*about))])
+
+    def answer(self, shard: CoordinatorShard, leader: str, message: Message) -> None:
+        """Send the answer of a coordinator to the leader of a participant, unless another broker coordinates now."""
+        if shard.holds_lease:
+            self._messenger.send(leader, message)
 
     def _on_refuse(self, _sender: str, message: Refuse) -> None:
         log = self._log_of(message.participant)
@@ -304,10 +327,13 @@ class TransactionParticipants:
 
     def _is_current(self, log: Log, message: _OfCoordinator) -> bool:
         """Return whether a coordinator's message names the current leader epochs of both logs."""
-        shard, epoch = message.shard, message.shard_epoch
-        latest = self._shard_epochs[shard] = max(self._shard_epochs.get(shard, epoch), epoch)
         is_led = log.leadership.is_led and log.leadership.epoch == message.participant_epoch
-        return is_led and epoch == latest
+        return self._is_latest(message.shard, message.shard_epoch) and is_led
+
+    def _is_latest(self, shard: int, epoch: int) -> bool:
+        """Return whether no later leader epoch of a shard is known."""
+        latest = self._shard_epochs[shard] = max(self._shard_epochs.get(shard, epoch), epoch)
+        return epoch == latest
 
     def _record_begun(self, log: Log, participant: TransactionParticipant, producer: Producer) -> None:
         begun, key = self._begun_in(log), (participant, producer.producer_id)
@@ -328,13 +354,20 @@ class TransactionParticipants:
         return self._log_table.find_client_log(participant.topic, participant.number)
 
     def _shard_of(self, transactional_id: str) -> CoordinatorShard | None:
+        """Return the shard of a transaction; None if another broker coordinates it, perhaps."""
         try:
-            return self._coordinators.find(transactional_id)
+            shard = self._coordinators.find(transactional_id)
         except CoordinatorError:
             return None
+        return shard if shard.holds_lease else None
 
 
-def _check_in(
+def participant_of(log: Log) -> TransactionParticipant:
+    """Return the participant that a log of clients is."""
+    return TransactionParticipant(log.topic, number=log.number)
+
+
+def check_in(
     shard: CoordinatorShard, transactional_id: str, producer: Producer, participant: TransactionParticipant
 ) -> ErrorCode:
     """Check whether a participant takes part in a transaction of a shard."""
@@ -344,7 +377,8 @@ def _check_in(
     return shard.transactions.check_partition(transactional_id, producer, partition)
 
 
-def _participants_of(logs: Iterable[TopicPartition], groups: Iterable[str]) -> list[TransactionParticipant]:
+def participants_of(logs: Iterable[TopicPartition], groups: Iterable[str] = ()) -> list[TransactionParticipant]:
+    """Return logs of clients and groups as participants."""
     return [
         *(TransactionParticipant(log.topic, number=log.partition) for log in logs),
         *(TransactionParticipant(name=group) for group in groups),

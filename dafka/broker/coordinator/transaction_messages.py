@@ -74,3 +74,32 @@ class Ask(Message):
     producer: Producer
     participant: TransactionParticipant
     participant_epoch: int
+
+
+@attrs.frozen
+class Join(Message):
+    """Asks the coordinator whether participants take part in a transaction; with `adds`, to add them first.
+
+    The answer is `Joined`.
+    """
+
+    KIND = "join"
+    transactional_id: str
+    producer: Producer
+    participants: tuple[TransactionParticipant, ...]
+    adds: bool
+    request: int
+
+
+@attrs.frozen
+class Joined(Message):
+    """Answers `Join` with an error code for each participant, NONE if it takes part.
+
+    It names the coordinator's shard, and the leader epoch of the log of the shard.
+    """
+
+    KIND = "joined"
+    shard: int
+    shard_epoch: int
+    errors: tuple[ErrorCode, ...]
+    request: int

@@ -6,18 +6,19 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import attrs
 import trio
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard, Step
 from dafka.broker.coordinator.coordinators import Coordinators
-from dafka.broker.coordinator.participants import TransactionParticipants
+from dafka.broker.coordinator.participants import TransactionParticipants, participants_of
 from dafka.broker.core.coordination.effects import Action, Answer, Token
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.coordinator import InitProducerResult
+from dafka.broker.core.transactions.coordinator import EndResult, InitProducerResult
 from dafka.broker.core.transactions.transaction import Transaction
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.steady_clock import steady_now_ms
@@ -51,11 +52,15 @@ class IdGiven(Message):
 
 @attrs.define(eq=False, slots=False)
 class TransactionCoordinators:
-    """The transactional ids of the shards that this broker serves. Results of its methods are durable."""
+    """The transactional ids of the shards that this broker serves. Results of its methods are durable.
+
+    `has_own_epochs` says whether the feature level of the cluster has transactions with an epoch each.
+    """
 
     _coordinators: Coordinators
     _participants: TransactionParticipants
     _messenger: BrokerMessenger
+    _has_own_epochs: Callable[[], bool]
     _requests: itertools.count[int] = attrs.field(init=False, factory=itertools.count)
     _given: dict[int, trio.Event] = attrs.field(init=False, factory=dict)
     _ids: dict[int, int] = attrs.field(init=False, factory=dict)
@@ -73,13 +78,14 @@ class TransactionCoordinators:
         """
         if transactional_id is None and not self._coordinators.served():
             return await self._take_id_elsewhere()
-        try:
-            shard = self._coordinators.any() if transactional_id is None else self._coordinators.find(transactional_id)
-            result: InitProducerResult = await shard.ask(
-                lambda token: shard.transactions.init_producer_id(
-                    token, transactional_id, transaction_timeout_ms, expected, steady_now_ms()
-                )
+
+        def init(shard: CoordinatorShard, token: Token) -> list[Action]:
+            return shard.transactions.init_producer_id(
+                token, transactional_id, transaction_timeout_ms, expected, steady_now_ms()
             )
+
+        try:
+            result: InitProducerResult = await self._ask(transactional_id, init)
         except CoordinatorError as error:
             return InitProducerResult(error.error_code)
         return result
@@ -88,42 +94,65 @@ class TransactionCoordinators:
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
     ) -> ErrorCode:
         """Add logs to a transaction; begin one if none is open. All logs must exist."""
-        logs = list(partitions)
-        return await self._ask(
-            transactional_id,
-            lambda shard, token: self._begin(
-                shard.transactions.add_partitions(token, transactional_id, producer, logs, steady_now_ms()),
-                lambda: self._participants.begin(shard, producer, logs=logs),
-            ),
-        )
+        return await self._join(transactional_id, producer, frozenset(partitions), frozenset())
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> ErrorCode:
         """Add the offsets of a group to a transaction; begin one if none is open."""
-        return await self._ask(
-            transactional_id,
-            lambda shard, token: self._begin(
-                shard.transactions.add_offsets(token, transactional_id, producer, group_id, steady_now_ms()),
-                lambda: self._participants.begin(shard, producer, groups=[group_id]),
-            ),
-        )
+        return await self._join(transactional_id, producer, frozenset(), frozenset({group_id}))
 
-    async def end_transaction(self, transactional_id: str, producer: Producer, *, is_commit: bool) -> ErrorCode:
-        """Commit or abort a transaction, and wait until its markers are written."""
-        return await self._ask(
-            transactional_id,
-            lambda shard, token: shard.transactions.end_transaction(
-                token, transactional_id, producer, is_commit, steady_now_ms()
-            ),
-        )
+    async def end_transaction(
+        self, transactional_id: str, producer: Producer, *, is_commit: bool, raises_epoch: bool = False
+    ) -> EndResult:
+        """Commit or abort a transaction, and wait until its markers are written.
 
-    async def _ask(self, transactional_id: str, call: Callable[[CoordinatorShard, Token], Sequence[Step]]) -> ErrorCode:
-        """Call the coordinator of a transactional id, and return its error code, or why this broker has none."""
+        With `raises_epoch`, the next transaction has a later epoch if the feature level of the cluster has that.
+        """
+        raises_epoch = raises_epoch and self._has_own_epochs()
+
+        def end(shard: CoordinatorShard, token: Token) -> list[Action]:
+            return shard.transactions.end_transaction(
+                token, transactional_id, producer, is_commit, steady_now_ms(), raises_epoch
+            )
+
         try:
-            shard = self._coordinators.find(transactional_id)
-            error: ErrorCode = await shard.ask(partial(call, shard))
+            result: EndResult = await self._ask(transactional_id, end)
+        except CoordinatorError as error:
+            return EndResult(error.error_code)
+        return result
+
+    async def _join(
+        self, transactional_id: str, producer: Producer, logs: frozenset[TopicPartition], groups: frozenset[str]
+    ) -> ErrorCode:
+        """Add logs and groups to a transaction. Their leaders are notified before the producer gets its answer."""
+
+        def join(shard: CoordinatorShard, token: Token) -> list[Step]:
+            steps = list[Step]()
+            for action in shard.transactions.join(token, transactional_id, producer, logs, groups, steady_now_ms()):
+                if isinstance(action, Answer) and action.result is ErrorCode.NONE:
+                    steps.append(partial(self._participants.begin, shard, producer, participants_of(logs, groups)))
+                steps.append(action)
+            return steps
+
+        try:
+            error: ErrorCode = await self._ask(transactional_id, join)
         except CoordinatorError as lost:
             return lost.error_code
         return error
+
+    async def _ask(
+        self, transactional_id: str | None, call: Callable[[CoordinatorShard, Token], Sequence[Step]]
+    ) -> Any:
+        """Return the answer of the coordinator of a transactional id, or of any coordinator.
+
+        The answer can be what it knew before, so that it counts only while no other broker coordinates. Raise
+        `CoordinatorError`.
+        """
+        name = transactional_id
+        shard = self._coordinators.any() if name is None else self._coordinators.find(name)
+        result = await shard.ask(partial(call, shard))
+        if name is not None:
+            shard.check_lease()
+        return result
 
     async def describe_transaction(self, transactional_id: str) -> Transaction | None:
         """Return the state of a transactional id; None if there is no such id.
@@ -178,12 +207,3 @@ class TransactionCoordinators:
         if given is not None:
             self._ids[message.request] = message.producer_id
             given.set()
-
-    def _begin(self, actions: list[Action], begin: Callable[[], None]) -> list[Step]:
-        """Return actions as steps. Participants are notified before the producer gets its answer."""
-        steps = list[Step]()
-        for action in actions:
-            if isinstance(action, Answer) and action.result is ErrorCode.NONE:
-                steps.append(begin)
-            steps.append(action)
-        return steps

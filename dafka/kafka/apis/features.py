@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from dafka.broker.core.acls import Operation
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.features import CLIENT_ACCESS, CONSUMER_GROUPS, FEATURE
+from dafka.broker.core.metadata.features import CLIENT_ACCESS, CONSUMER_GROUPS, FEATURE, TRANSACTIONS
 from dafka.kafka.apis.shared.authorization import require_cluster
 from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import RequestContext, handles
@@ -26,6 +26,15 @@ RESULTS_VERSION = 1
 
 UPGRADE = 1
 """The type of an update that raises a level."""
+
+TRANSACTION_FEATURE = "transaction.version"
+"""The feature by which clients know how transactions work. It follows the level of the cluster."""
+
+TRANSACTION_VERSIONS = 0, 2
+"""The lowest and the highest version of transactions."""
+
+_ZERO_VERSION = 4
+"""The first version of ApiVersions whose clients accept features that begin with 0."""
 
 FIRST_LEVELS: Mapping[ApiKey, int] = MappingProxyType(
     dict.fromkeys((ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE), CONSUMER_GROUPS)
@@ -53,11 +62,20 @@ def describe_versions(context: RequestContext, served: Iterable[ApiKey]) -> ApiV
     response.supported_features = [
         SupportedFeatureKey(name=FEATURE, min_version=levels.lowest, max_version=levels.highest)
     ]
+    lowest, highest = TRANSACTION_VERSIONS
+    if context.header.api_version >= _ZERO_VERSION:
+        response.supported_features.append(
+            SupportedFeatureKey(name=TRANSACTION_FEATURE, min_version=lowest, max_version=highest)
+        )
     if level:
         response.finalized_features_epoch = state.applied
         response.finalized_features = [
             FinalizedFeatureKey(name=FEATURE, max_version_level=level, min_version_level=level)
         ]
+    if level >= TRANSACTIONS:
+        response.finalized_features.append(
+            FinalizedFeatureKey(name=TRANSACTION_FEATURE, max_version_level=highest, min_version_level=highest)
+        )
     return response
 
 
@@ -84,7 +102,9 @@ async def _update(
     context: RequestContext, update: FeatureUpdateKey, request: UpdateFeaturesRequest
 ) -> tuple[ErrorCode, str | None]:
     if update.feature != FEATURE:
-        return ErrorCode.INVALID_UPDATE_VERSION, f"there is only the feature {FEATURE}, not {update.feature[:100]!r}"
+        follows = ", which the others follow" if update.feature == TRANSACTION_FEATURE else ""
+        message = f"only the feature {FEATURE} can be changed{follows}, not {update.feature[:100]!r}"
+        return ErrorCode.INVALID_UPDATE_VERSION, message
     if update.allow_downgrade or update.upgrade_type != UPGRADE:
         return ErrorCode.INVALID_UPDATE_VERSION, "the feature level of a cluster is never lowered"
     change = context.broker.node.admin.set_feature_level(

@@ -60,6 +60,12 @@ _Part = TypeVar("_Part")
 
 _RETENTION_VERSIONS = range(2, 5)
 
+_ABORTABLE_VERSION = 4
+"""The first version of TxnOffsetCommit in which a client knows TRANSACTION_ABORTABLE."""
+
+_JOINS_VERSION = 5
+"""The first version of TxnOffsetCommit that adds the group to the transaction (KIP-890)."""
+
 _REQUIRE_READ = require_each("topics", Permissions.may_read)
 _REQUIRE_VISIBLE = require_each("topics", Permissions.may_see, committed_offset=-1, metadata="")
 _SHOW_VISIBLE = show_only("topics", lambda user, topic: user.may_see(topic.name))
@@ -103,8 +109,13 @@ async def commit_transaction_offsets(
         group_instance_id=request.group_instance_id,
         offsets=_offsets_of_known_logs(context, request),
     )
-    producer = Producer(request.producer_id, request.producer_epoch)
-    errors = await context.broker.groups.commit_transaction_offsets(commit, request.transactional_id, producer)
+    producer, version = Producer(request.producer_id, request.producer_epoch), context.header.api_version
+    errors = await context.broker.groups.commit_transaction_offsets(
+        commit, request.transactional_id, producer, adds_group=version >= _JOINS_VERSION
+    )
+    if version >= _ABORTABLE_VERSION:
+        missing, abortable = ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE
+        errors = {log: abortable if error is missing else error for log, error in errors.items()}
     topics = [
         TxnOffsetCommitResponseTopic(
             name=topic.name, partitions=_answer_each(context, topic, errors, TxnOffsetCommitResponsePartition)

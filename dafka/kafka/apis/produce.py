@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TypeAlias
 
 import trio
 
-from dafka.batches import Compression, check_crc
+from dafka.batches import Compression, check_crc, read_header
 from dafka.batches.message_sets import convert_message_set, is_message_set
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.log.appending import (
     AppendRefusedError,
     Batch,
@@ -51,6 +52,12 @@ _ALL = -1
 _ZSTD_VERSION = 7
 _BATCHES_VERSION = 3
 
+_ABORTABLE_VERSION = 11
+"""The first version in which a client knows TRANSACTION_ABORTABLE."""
+
+_JOINS_VERSION = 12
+"""The first version that adds its logs to the transaction (KIP-890)."""
+
 Pending: TypeAlias = Callable[[], Awaitable[PartitionProduceResponse]]
 
 
@@ -80,8 +87,10 @@ async def begin_produce(
     The function returned waits until everything is durable (with acks=all on enough replicas) and returns the response;
     None with acks=0.
     """
+    refused = await _join(context, request) if request.transactional_id else {}
     pending = [
-        [await _append(context, request, topic, each) for each in topic.partition_data] for topic in request.topic_data
+        [await _append(context, request, topic, each, refused) for each in topic.partition_data]
+        for topic in request.topic_data
     ]
 
     async def wait() -> ProduceResponse | None:
@@ -116,8 +125,31 @@ async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionP
         raise ProduceRefusedError(str(error)) from None
 
 
+async def _join(context: RequestContext, request: ProduceRequest) -> dict[Log, ErrorCode]:
+    """Learn which logs take part in the transaction of a request. Return the errors of those that do not.
+
+    From version 12 on, they are added.
+    """
+    logs: dict[Producer, list[Log]] = {}
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            log = context.find_log(topic.name, topic.topic_id, data.index)
+            with suppress(BatchError):  # it is refused later
+                header = read_header(data.records or b"")
+                if log is not None and log.leadership.is_led and header.is_transactional:
+                    logs.setdefault(Producer(header.producer_id, header.producer_epoch), []).append(log)
+    adds, refused = context.header.api_version >= _JOINS_VERSION, dict[Log, ErrorCode]()
+    for producer, each in logs.items():
+        refused |= await context.broker.joins.join_logs(request.transactional_id or "", producer, each, adds=adds)
+    return refused
+
+
 async def _append(
-    context: RequestContext, request: ProduceRequest, topic: TopicProduceData, data: PartitionProduceData
+    context: RequestContext,
+    request: ProduceRequest,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    refused_logs: Mapping[Log, ErrorCode],
 ) -> Pending:
     node, problem = context.broker.node, ""
     try:
@@ -130,12 +162,12 @@ async def _append(
     waits_for_all = request.acks == _ALL
     name, appender = request.transactional_id or "", context.broker.appender
     try:
-        _check_request(request, problem)
+        _check_request(request, problem, refused_logs.get(log, ErrorCode.NONE))
         batches = _read_batches(context, log, data.records)
         async with appender.unpacked(log, batches, context.source) as records:
             appended = appender.append(log, batches, name, records=records, all_replicas=waits_for_all)
     except AppendRefusedError as refused:
-        return _refuse(data.index, refused)
+        return _refuse(data.index, _for_version(context, refused))
     except NotLeaderError:
         leader = context.view_cluster().describe_leader(log)
         return _refuse(data.index, AppendRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER), leader)
@@ -158,12 +190,23 @@ async def _append(
     return wait
 
 
-def _check_request(request: ProduceRequest, problem: str) -> None:
-    """Raise `AppendRefusedError` if no part of a request can be appended."""
+def _for_version(context: RequestContext, refused: AppendRefusedError) -> AppendRefusedError:
+    """Return the error for a client's version. From version 11 on, it knows that aborting the transaction helps."""
+    if refused.error_code is ErrorCode.INVALID_TXN_STATE and context.header.api_version >= _ABORTABLE_VERSION:
+        return AppendRefusedError(ErrorCode.TRANSACTION_ABORTABLE, "the log does not take part in the transaction")
+    if refused.error_code is ErrorCode.CONCURRENT_TRANSACTIONS and context.header.api_version < _JOINS_VERSION:
+        return AppendRefusedError(ErrorCode.NOT_ENOUGH_REPLICAS, "the last transaction is being ended: try again")
+    return refused
+
+
+def _check_request(request: ProduceRequest, problem: str, error: ErrorCode) -> None:
+    """Raise `AppendRefusedError` if no part of a request can be appended, or for the error of a log."""
     if request.acks not in {_ALL, 0, 1}:
         raise AppendRefusedError(ErrorCode.INVALID_REQUIRED_ACKS)
     if problem:
         raise AppendRefusedError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
+    if error:
+        raise AppendRefusedError(error)
 
 
 def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview | None) -> list[Batch]:

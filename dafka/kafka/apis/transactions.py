@@ -49,6 +49,8 @@ from dafka.kafka.protocol.messages.transactions import (
 )
 from dafka.steady_clock import steady_now_ms
 
+_OWN_EPOCH_VERSION = 5
+
 
 def _authorize_producer(user: Permissions, _context: RequestContext, request: InitProducerIdRequest) -> Decision:
     """Require the permission for the transactional id; without an id, the one to write to any topic."""
@@ -135,12 +137,19 @@ async def add_offsets(context: RequestContext, request: AddOffsetsToTxnRequest) 
 
 @handles(EndTxnRequest, require_transaction(EndTxnResponse))
 async def end_transaction(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
-    """Commit or abort a transaction."""
+    """Commit or abort a transaction. From version 5 on, the next one has an epoch of its own (KIP-890)."""
     producer = Producer(request.producer_id, request.producer_epoch)
-    answer = await context.broker.transactions.end_transaction(
-        request.transactional_id, producer, is_commit=request.committed
+    result = await context.broker.transactions.end_transaction(
+        request.transactional_id,
+        producer,
+        is_commit=request.committed,
+        raises_epoch=context.header.api_version >= _OWN_EPOCH_VERSION,
     )
-    return EndTxnResponse(error_code=_error_for(context, answer, 2))
+    return EndTxnResponse(
+        error_code=_error_for(context, result.error_code, 2),
+        producer_id=result.producer.producer_id,
+        producer_epoch=result.producer.producer_epoch,
+    )
 
 
 @handles(

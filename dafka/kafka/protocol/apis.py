@@ -60,8 +60,8 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(0, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: Versions(0, 3),  # from 4 on, brokers ask each other
         ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 4),
-        ApiKey.END_TXN: Versions(0, 4),  # from 5 on, each transaction has an epoch of its own
-        ApiKey.TXN_OFFSET_COMMIT: Versions(0, 4),  # from 5 on, as Produce from 12 on
+        ApiKey.END_TXN: Versions(0, 5),
+        ApiKey.TXN_OFFSET_COMMIT: Versions(0, 5),
         ApiKey.DESCRIBE_ACLS: Versions(0, 3),
         ApiKey.CREATE_ACLS: Versions(0, 3),
         ApiKey.DELETE_ACLS: Versions(0, 3),

@@ -95,7 +95,7 @@ async def test_a_position_counts_only_in_the_topic_for_which_it_was_committed(
     groups = SimpleNamespace(fetch_offsets=lambda *_, **_options: {PLACE: position})
     shard = SimpleNamespace(groups=groups, wait_committed=trio.lowlevel.checkpoint, check_lease=lambda: None)
     coordinators: Any = SimpleNamespace(find=lambda _group: shard)
-    participants: Any = None
-    found = GroupCoordinators(tables, coordinators, participants)
+    unused: Any = None
+    found = GroupCoordinators(tables, coordinators, unused, unused)
     assert (await found.fetch_offsets("g", [PLACE]))[PLACE].offset == (7 if is_told else -1)
     assert (PLACE in await found.fetch_offsets("g")) == is_told

@@ -34,7 +34,8 @@ class Broker:
         coordinators: Any = SimpleNamespace(
             served=lambda: served, find=find, any=find, any_leader=lambda: self.others[0].address if self.others else ""
         )
-        self.transactions = TransactionCoordinators(coordinators, Any, self.messenger)  # type: ignore[arg-type]
+        unused: Any = None
+        self.transactions = TransactionCoordinators(coordinators, unused, self.messenger, unused)
 
     def _send_bytes(self, address: str, data: bytes) -> None:
         for each in self.others:

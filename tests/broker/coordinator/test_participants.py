@@ -13,7 +13,12 @@ import trio.testing
 
 from dafka.broker.coordinator import participants
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
-from dafka.broker.coordinator.participants import LOCAL_RETRY_S, RETRY_S, TransactionParticipants
+from dafka.broker.coordinator.participants import (
+    LOCAL_RETRY_S,
+    RETRY_S,
+    TransactionParticipants,
+    participants_of,
+)
 from dafka.broker.coordinator.transaction_messages import Ask, Begin, End, Ended, Refuse, TransactionParticipant
 from dafka.broker.core.coordination.effects import Answer
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
@@ -194,9 +199,7 @@ async def add(shard: Shard, *logs: TopicPartition, groups: tuple[str, ...] = ())
     take(transactions.init_producer_id(0, "t", 60_000, None, steady_now_ms()))
     producer: Producer = found[0].producer
     shard.records.commit()
-    take(transactions.add_partitions(0, "t", producer, logs, steady_now_ms()))
-    for each in groups:
-        take(transactions.add_offsets(0, "t", producer, each, steady_now_ms()))
+    take(transactions.join(0, "t", producer, frozenset(logs), frozenset(groups), steady_now_ms()))
     return producer
 
 
@@ -282,7 +285,7 @@ async def test_a_coordinator_ends_a_transaction_everywhere_and_repeats_its_reque
 
         producer = await add(shard, ORDERS, PAYMENTS)
         shard.records.commit()
-        coordinator.participants.begin(shard.shard, producer, logs=[ORDERS, PAYMENTS])
+        coordinator.participants.begin(shard.shard, producer, participants_of([ORDERS, PAYMENTS]))
         assert coordinator.taken() == [("leader", Begin(0, 5, producer, LOG, 1))]
         execute(shard, shard.shard.transactions.end_transaction(0, "t", producer, False, steady_now_ms()))
         await trio.testing.wait_all_tasks_blocked()
@@ -313,7 +316,7 @@ async def test_a_coordinator_ends_a_transaction_at_whoever_leads_a_log_at_the_ti
         shard.end = coordinator.participants.end
         gone = TopicPartition("gone", 0)
         producer = await add(shard, ORDERS, gone)
-        coordinator.participants.begin(shard.shard, producer, logs=[gone])
+        coordinator.participants.begin(shard.shard, producer, participants_of([gone]))
         execute(shard, shard.shard.transactions.end_transaction(0, "t", producer, True, steady_now_ms()))
         coordinator.log.leadership = LeaderAndIsr("", 1, is_led=False)
         await shard.commit()

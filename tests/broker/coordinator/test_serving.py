@@ -15,6 +15,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.groups import SYNC_S, GroupCoordinators
+from dafka.broker.coordinator.participants import participants_of
+from dafka.broker.coordinator.transaction_joins import TransactionJoins
 from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.coordination.effects import WriteState
 from dafka.broker.core.coordination.state_records import (
@@ -50,6 +52,8 @@ JOIN = JoinRequest(
 )
 UNSETTLED = WriteState((StateRecord(OFFSETS_TOPIC, b"{}", b"{}"),))
 READS = {"fetch_offsets", "describe_groups", "describe_transaction"}
+TRANSACTIONS = {"init_producer_id", "add_partitions", "add_offsets", "end_transaction"}
+"""Whose answers can be former state."""
 
 
 class Serving:
@@ -82,12 +86,13 @@ class Serving:
         self.refused = ErrorCode.NONE
         participants: Any = SimpleNamespace(
             check_group=lambda *_: self.refused,
-            begin=lambda shard, producer, **where: self.begun.append((shard, producer, where)),
+            begin=lambda *begun: self.begun.append(begun),
         )
         self.coordinators = Coordinators(tables, led_logs, self._make_shard)
-        self.groups = GroupCoordinators(tables, self.coordinators, participants)
         messenger = BrokerMessenger("here", lambda *_: None)
-        self.transactions = TransactionCoordinators(self.coordinators, participants, messenger)
+        joins = TransactionJoins(self.coordinators, participants, messenger, lambda: False)
+        self.groups = GroupCoordinators(tables, self.coordinators, participants, joins)
+        self.transactions = TransactionCoordinators(self.coordinators, participants, messenger, lambda: False)
 
     def _make_shard(self, log: Log) -> CoordinatorShard:
         shard = Shard(Records(), epoch=log.leadership.epoch, log=log, waits=self.waits)
@@ -206,7 +211,7 @@ async def test_requests_wait_for_durability_as_long_as_each_may_and_reads_check_
             await shard.commit()
             await shard.commit()
             refused = {name for name, (error, _) in found.items() if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-            assert refused == READS
+            assert refused == READS | TRANSACTIONS
         for _ in range(2):
             serving.waits.record_failure("disk full")
             await trio.sleep(FAILING_S)
@@ -365,7 +370,7 @@ async def test_participants_are_told_of_a_transaction_when_it_is_durable_unless_
         for producer, expected in ((own, none), (former, fenced)):
             assert await ask(partial(transactions.add_partitions, "g", producer, [PLACE])) == expected
             assert await ask(partial(transactions.add_offsets, "g", producer, "h")) == expected
-        assert serving.begun == [(serving.find(), own, each) for each in ({"logs": [PLACE]}, {"groups": ["h"]})]
+        assert serving.begun == [(serving.find(), own, participants_of(*each)) for each in ([[PLACE]], [[], ["h"]])]
 
 
 @pytest.mark.parametrize("logs", [[PLACE], None])

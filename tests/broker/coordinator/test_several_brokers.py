@@ -21,6 +21,7 @@ from dafka.broker.core.log.producer_batches import PRODUCER_EXPIRY_MS
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.core.transactions.coordinator import EndResult
 from dafka.broker.log.appending import AppendRefusedError
 from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.brokers import Brokers, open_brokers, served
@@ -197,7 +198,7 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_c
             assert (log.last_stable_offset, log.high_watermark) == (0, 1)
         with trio.fail_after(PATIENCE_S):
             ended = await coordinator.transactions.end_transaction(name, producer, is_commit=True)
-        assert ended is ErrorCode.NONE
+        assert ended == EndResult(ErrorCode.NONE, producer)
         for number in leaders:
             _, log = led_log(brokers, number)
             assert (log.last_stable_offset, log.high_watermark) == (2, 2)

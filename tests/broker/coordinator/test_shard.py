@@ -86,7 +86,7 @@ async def test_the_next_coordinator_knows_what_is_durable_completes_decisions_an
         ("open", steady_now_ms() - 30_000),
     ):
         producers[name] = do(transactions.init_producer_id(0, name, 60_000, None, begun_ms)).producer
-        do(transactions.add_partitions(0, name, producers[name], [ORDERS], begun_ms))
+        do(transactions.join(0, name, producers[name], frozenset({ORDERS}), frozenset(), begun_ms))
     do(transactions.end_transaction(0, "decided", producers["decided"], True, steady_now_ms()))
     kept = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7, topic_id="kept")})
     gone = CommitRequest(group_id="g", offsets={TopicPartition("orders", 1): OffsetToCommit(7, topic_id="gone")})

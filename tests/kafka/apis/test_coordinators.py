@@ -17,7 +17,7 @@ from dafka.broker.core.groups.coordinator import CommitRequest, DeleteOffsetsRes
 from dafka.broker.core.groups.results import JoinedMember, JoinRequest, JoinResult, LeaveResult, LeavingMember
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.coordinator import InitProducerResult
+from dafka.broker.core.transactions.coordinator import EndResult, InitProducerResult
 from dafka.broker.core.transactions.transaction import Transaction, TransactionPhase
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Log, logs_in, of_logs
@@ -198,11 +198,14 @@ def exchanges_of_producers() -> Iterator[Exchange]:
     )
     for versions, answer, error in (("0-1", FENCED, old), ("2-3", FENCED, FENCED), ("0-3", OTHER, OTHER)):
         said = {"error_code": error}
+        for is_commit, new_version in product((False, True), ([], [5]) if answer is OTHER else ([],)):
+            first, last = (*new_version, *new_version) or map(int, versions.split("-"))
+            ending, ended = {**IN_TRANSACTION, "committed": is_commit}, EndResult(answer, Producer(71, 4))
+            own = {"producer_id": 71, "producer_epoch": 4} if new_version else {}
+            asked = ["end_transaction", "x", MADE, is_commit, bool(new_version)]
+            yield exchange(f"END_TXN {first}-{last}", ending, asked, ended, said | own)
         in_group = {**IN_TRANSACTION, "group_id": "g"}
         yield exchange(f"ADD_OFFSETS_TO_TXN {versions}", in_group, ["add_offsets", "x", MADE, "g"], answer, said)
-        for is_commit in (False, True):
-            ending = {**IN_TRANSACTION, "committed": is_commit}
-            yield exchange(f"END_TXN {versions}", ending, ["end_transaction", "x", MADE, is_commit], answer, said)
         results_of_logs = items("partition_index partition_error_code", (0, error))
         yield exchange(
             f"ADD_PARTITIONS_TO_TXN {versions}",
@@ -281,7 +284,8 @@ async def test_offsets_are_committed_and_deleted_for_known_logs_in_the_name_of_t
     both: dict[Log, Values] = {LOG: OFFSETS, MISSING: OFFSETS}
     for api, versions, values, others in (
         (ApiKey.OFFSET_COMMIT, range(1, 10), {**ID, "generation_id_or_member_epoch": 3, "retention_time_ms": 5}, []),
-        (ApiKey.TXN_OFFSET_COMMIT, range(5), {**MEMBER, **IN_TRANSACTION}, ["x", MADE]),
+        (ApiKey.TXN_OFFSET_COMMIT, range(5), {**MEMBER, **IN_TRANSACTION}, ["x", MADE, False]),
+        (ApiKey.TXN_OFFSET_COMMIT, range(5, 6), {**MEMBER, **IN_TRANSACTION}, ["x", MADE, True]),
     ):
         for version in versions:
             kept_ms = 5 if not others and version in {2, 3, 4} else None
@@ -292,6 +296,10 @@ async def test_offsets_are_committed_and_deleted_for_known_logs_in_the_name_of_t
             ]
             errors = {log: each["error_code"] for log, each in logs_in(api, found).items()}
             assert errors == {LOG: OTHER, MISSING: UNKNOWN}
+    abortable = ErrorCode.TRANSACTION_ABORTABLE
+    for version, error in [(each, ErrorCode.INVALID_TXN_STATE if each < 4 else abortable) for each in range(6)]:
+        _, found = await ask(api, version, of_logs(api, both, **values), {LOG: ErrorCode.INVALID_TXN_STATE})
+        assert logs_in(api, found)[LOG]["error_code"] == error
     api = ApiKey.OFFSET_DELETE
     asked, found = await ask(
         api, 0, of_logs(api, {LOG: {}, MISSING: {}}, group_id="g"), DeleteOffsetsResult(NONE, {MISSING: OTHER})

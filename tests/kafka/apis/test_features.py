@@ -10,13 +10,13 @@ import trio
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import Command, OpenCluster, Order, RegisterBroker
-from dafka.broker.core.metadata.features import FEATURE, FeatureLevels, FeatureSupport
+from dafka.broker.core.metadata.features import FEATURE, TRANSACTIONS, FeatureLevels, FeatureSupport
 from dafka.broker.core.positions import Offset
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.metadata.admin import ClusterAdmin
 from dafka.errors import RefusedChangeError
 from dafka.kafka.apis import SERVED
-from dafka.kafka.apis.features import FIRST_LEVELS, describe_versions
+from dafka.kafka.apis.features import FIRST_LEVELS, TRANSACTION_FEATURE, describe_versions
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.fake_cluster import OWN, FakeBroker, FakeCluster
 
@@ -51,12 +51,21 @@ def features(cluster: FakeCluster) -> list[tuple[int, ...]]:
     found = describe_versions(cluster.client(ApiKey.API_VERSIONS, 4), SERVED)
     level = found.finalized_features[0].max_version_level
     assert {each.api_key for each in found.api_keys} == {each for each in SERVED if FIRST_LEVELS.get(each, 1) <= level}
-    assert {each.name for each in found.supported_features} | {each.name for each in found.finalized_features} == {
-        FEATURE
-    }
-    supported = [(each.min_version, each.max_version) for each in found.supported_features]
-    finalized = [(each.min_version_level, each.max_version_level) for each in found.finalized_features]
-    return [*supported, *finalized, (found.finalized_features_epoch,)]
+    supported = {each.name: (each.min_version, each.max_version) for each in found.supported_features}
+    finalized = {each.name: (each.min_version_level, each.max_version_level) for each in found.finalized_features}
+    assert supported.pop(TRANSACTION_FEATURE) == (0, 2)
+    assert finalized.pop(TRANSACTION_FEATURE, None) == ((2, 2) if level >= TRANSACTIONS else None)
+    assert supported.keys() == finalized.keys() == {FEATURE}
+    return [supported[FEATURE], finalized[FEATURE], (found.finalized_features_epoch,)]
+
+
+def test_a_feature_from_zero_on_is_hidden_from_versions_that_do_not_know_it() -> None:
+    cluster = FakeCluster()
+    cluster.listener.broker.node = UpgradedBroker()  # type: ignore[assignment]
+    for version in range(5):
+        found = describe_versions(cluster.client(ApiKey.API_VERSIONS, version), SERVED)
+        lowest = {each.name: each.min_version for each in found.supported_features}
+        assert lowest == {FEATURE: 1, **({TRANSACTION_FEATURE: 0} if version >= 4 else {})}
 
 
 async def test_clients_raise_the_feature_level() -> None:
@@ -70,7 +79,8 @@ async def test_clients_raise_the_feature_level() -> None:
     invalid, update = ErrorCode.INVALID_UPDATE_VERSION, {"feature": FEATURE, "max_version_level": 2}
     asked: list[tuple[int, dict[str, Any], dict[str, Any], ErrorCode, str | None, int]] = [
         (2, {"max_version_level": 4}, {}, invalid, "is not supported by broker 0: update dafka there first", 1),
-        (1, {"feature": "group.version"}, {}, invalid, "there is only the feature metadata.version", 1),
+        (1, {"feature": "group.version"}, {}, invalid, "only the feature metadata.version can be changed, not", 1),
+        (1, {"feature": TRANSACTION_FEATURE}, {}, invalid, "can be changed, which the others follow, not", 1),
         (0, {"allow_downgrade": True}, {}, invalid, "never lowered", 1),
         (1, {"upgrade_type": 2}, {}, invalid, "never lowered", 1),
         (2, {"max_version_level": 4}, {"validate_only": True}, invalid, "is not supported by", 1),

@@ -93,7 +93,7 @@ class History:
         self.epoch = int(found[self.topic, 0]["leader_epoch"])
         self.missing = [("unknown", 0), (self.topic, 2), (self.topic, -1)]
         self.producers = {f"{self.topic}-{each}": self._begin(f"{self.topic}-{each}") for each in "ab"}
-        self.sequences: dict[tuple[int, Log], int] = {}
+        self.sequences: dict[tuple[int, Log], tuple[int, int]] = {}  # the epoch, and the next sequence
         self.made = 0
 
     def _begin(self, name: str) -> dict[str, int]:
@@ -114,8 +114,8 @@ class History:
         random, transaction = self.random, {"transactional_id": name} if name else {}
         ends, batches = {log: each.end for log, each in self.models.items()}, {}
         logs = random.sample([*self.models], random.choice((1, 2)))
-        version, producer = random.randrange(3, 12), self.producers.get(name, {})
-        if name:
+        version, producer = random.randrange(3, 13), self.producers.get(name, {})
+        if name and version < 12:  # later, Produce adds the logs itself
             topics = [{"name": self.topic, "partitions": [number for _, number in logs]}]
             asked = {**transaction, **producer, "topics": topics}
             prefixed = {f"v3_and_below_{key}": each for key, each in asked.items()}
@@ -126,8 +126,10 @@ class History:
             times = [random.randrange(1000, 9000, 500) for _ in values]
             others: dict[str, Any] = {"compression": random.choice([*Compression][: 5 if version >= 7 else 4])}
             if name:
-                sequence = self.sequences.get((producer["producer_id"], log), 0)
-                self.sequences[producer["producer_id"], log] = sequence + len(values)
+                key, own = (producer["producer_id"], log), producer["producer_epoch"]
+                epoch, sequence = self.sequences.get(key, (own, 0))
+                sequence = sequence if epoch == own else 0
+                self.sequences[key] = own, sequence + len(values)
                 others |= {**producer, "base_sequence": sequence, "is_transactional": True}
             batch = encode_batch(random.randrange(99), values, timestamps=times, leader_epoch=9, **others)
             batches[log] = {"records": batch}
@@ -140,12 +142,18 @@ class History:
     def end_transaction(self) -> None:
         name = self.random.choice([*self.producers])
         producer, is_committed = self.producers[name], self.random.random() < 0.5
-        opened = [each for each in self.models.values() if producer["producer_id"] in each.opened]
-        for model in opened:
+        opened = [log for log, each in self.models.items() if producer["producer_id"] in each.opened]
+        for model in map(self.models.__getitem__, opened):
             model.end_transaction(producer["producer_id"], is_committed=is_committed)
         if opened:
-            asked = {"transactional_id": name, "committed": is_committed, **producer}
-            assert self.client.ask(ApiKey.END_TXN, self.random.randrange(5), **asked)["error_code"] == NONE
+            asked, version = {"transactional_id": name, "committed": is_committed, **producer}, self.random.randrange(6)
+            found = self.client.ask(ApiKey.END_TXN, version, **asked)
+            assert found["error_code"] == NONE
+            if version >= 5:
+                assert found["producer_epoch"] == producer["producer_epoch"] + 1
+                self.producers[name] = {key: found[key] for key in producer}
+                for log in opened:
+                    self.sequences[producer["producer_id"], log] = found["producer_epoch"], 0
 
     def delete(self) -> None:
         asked = {}
@@ -192,9 +200,9 @@ class History:
             names = ("producer_epoch", "last_sequence", "current_txn_start_offset")
             known = {each["producer_id"]: each for each in found[log]["active_producers"]}
             assert {number: [each[name] for name in names] for number, each in known.items()} == {
-                number: [each["producer_epoch"], self.sequences[number, log] - 1, model.opened.get(number, -1)]
-                for each in self.producers.values()
-                if ((number := each["producer_id"]), log) in self.sequences
+                number: [epoch, sequence - 1, model.opened.get(number, -1)]
+                for (number, each), (epoch, sequence) in self.sequences.items()
+                if each == log
             }
 
     def check_reads(self) -> None:

@@ -53,10 +53,8 @@ NOT_ALL = {
     "FIND_COORDINATOR": "0-5",
     "OFFSET_COMMIT": "1-10",
     "OFFSET_FETCH": "1-10",
-    "TXN_OFFSET_COMMIT": "0-4",
     "INIT_PRODUCER_ID": "0-5",
     "ADD_PARTITIONS_TO_TXN": "0-3",
-    "END_TXN": "0-4",
 }
 """The versions that are offered of the APIs of which Kafka describes others, too."""
 

@@ -55,6 +55,9 @@ CONSUMER_GROUPS = 2
 CLIENT_ACCESS = 3
 """The first level with ACLs, users and quotas that clients change."""
 
+TRANSACTIONS = 3
+"""The first level with transactions that have an epoch each, and that logs and groups join implicitly (KIP-890)."""
+
 
 def common_levels(ranges: Iterable[FeatureLevels]) -> FeatureLevels:
     """Return the levels that are in all ranges. There are none if `lowest` is larger than `highest`."""
@@ -89,5 +92,5 @@ _CLIENT_ACCESS_COMMANDS = (
     "alter-client-quota",
 )
 
-SUPPORTED = FeatureSupport(FeatureLevels(1, CLIENT_ACCESS), dict.fromkeys(_CLIENT_ACCESS_COMMANDS, CLIENT_ACCESS))
+SUPPORTED = FeatureSupport(FeatureLevels(1, TRANSACTIONS), dict.fromkeys(_CLIENT_ACCESS_COMMANDS, CLIENT_ACCESS))
 """What this version of dafka supports."""

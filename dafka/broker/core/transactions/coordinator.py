@@ -6,8 +6,6 @@ and groups. After a crash the coordinator has them written again, so that every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
 from dafka.broker.core.coordination.deadlines import Deadlines
@@ -18,6 +16,7 @@ from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.producer_ids import PRODUCER_IDS_KIND, ProducerIds
 from dafka.broker.core.transactions.transaction import (
+    EPOCH_MAX,
     PREPARED,
     Transaction,
     TransactionPhase,
@@ -42,6 +41,14 @@ class TransactionSettings:
 @attrs.frozen
 class InitProducerResult:
     """The response to InitProducerId."""
+
+    error_code: ErrorCode
+    producer: Producer = _NO_PRODUCER
+
+
+@attrs.frozen
+class EndResult:
+    """The response to EndTxn, with the producer of the next transaction if there was no error."""
 
     error_code: ErrorCode
     producer: Producer = _NO_PRODUCER
@@ -146,28 +153,31 @@ class TransactionCoordinator:
                 last_producer_epoch=-1 if expected is None else expected.producer_epoch,
             )
         records.append(self._put(transaction.reset(transaction_timeout_ms, now_ms)))
-        producer = Producer(transaction.producer_id, transaction.producer_epoch)
-        return [*write_state(records), Answer(token, InitProducerResult(ErrorCode.NONE, producer))]
+        return [*write_state(records), Answer(token, InitProducerResult(ErrorCode.NONE, _producer_of(transaction)))]
 
-    def add_partitions(
+    def join(
         self,
         token: Token,
         transactional_id: str,
         producer: Producer,
-        partitions: Iterable[TopicPartition],
+        partitions: frozenset[TopicPartition],
+        groups: frozenset[str],
         now_ms: int,
     ) -> list[Action]:
-        """Add existing logs to a transaction, which begins if there is none. The result is an `ErrorCode`.
+        """Add existing logs, and the offsets of groups, to a transaction, which begins if there is none.
 
-        CONCURRENT_TRANSACTIONS asks the client to retry: the last transaction is being ended.
+        The result is an `ErrorCode`. CONCURRENT_TRANSACTIONS asks the client to retry: the last transaction is being
+        ended.
         """
-        return self._join(token, transactional_id, producer, frozenset(partitions), frozenset(), now_ms)
-
-    def add_offsets(
-        self, token: Token, transactional_id: str, producer: Producer, group_id: str, now_ms: int
-    ) -> list[Action]:
-        """Add the offsets of a group to a transaction, as `add_partitions` adds logs."""
-        return self._join(token, transactional_id, producer, frozenset(), frozenset({group_id}), now_ms)
+        transaction, error = self._find(transactional_id, producer)
+        if transaction is None:
+            return [Answer(token, error)]
+        if transaction.phase in PREPARED:
+            return [Answer(token, ErrorCode.CONCURRENT_TRANSACTIONS)]
+        is_part = partitions <= transaction.partitions and groups <= transaction.groups
+        if is_part and transaction.phase is TransactionPhase.ONGOING:
+            return [Answer(token, ErrorCode.NONE)]
+        return [*write_state([self._put(transaction.join(partitions, groups, now_ms))]), Answer(token, ErrorCode.NONE)]
 
     def check_partition(self, transactional_id: str, producer: Producer, log: TopicPartition) -> ErrorCode:
         """Return the error of a transactional batch for a log, or NONE. The log must be part of the transaction.
@@ -195,32 +205,56 @@ class TransactionCoordinator:
         return ErrorCode.NONE if is_part else ErrorCode.INVALID_TXN_STATE
 
     def end_transaction(
-        self, token: Token, transactional_id: str, producer: Producer, is_commit: bool, now_ms: int
+        self,
+        token: Token,
+        transactional_id: str,
+        producer: Producer,
+        is_commit: bool,
+        now_ms: int,
+        raises_epoch: bool = False,
     ) -> list[Action]:
-        """Commit or abort a transaction. The result is an `ErrorCode`. It waits until the markers are written."""
-        transaction, error = self._find(transactional_id, producer)
+        """Commit or abort a transaction. The result is an `EndResult`. It waits until the markers are written.
+
+        With `raises_epoch`, the next transaction has a later epoch: no record of this one can come into it, and the
+        producer can abort without knowing whether a transaction has begun. When the epochs are used up, the producer
+        gets another id.
+        """
+        transaction = self._transactions.get(transactional_id)
+        is_repeated = transaction is not None and transaction.has_ended(*producer)
+        if not is_repeated:
+            transaction, error = self._find(transactional_id, producer)
         if transaction is None:
-            return [Answer(token, error)]
-        if transaction.phase is TransactionPhase.ONGOING:
+            return [Answer(token, EndResult(error))]
+        begins = raises_epoch and not is_commit and transaction.phase not in PREPARED
+        if not is_repeated and (begins or transaction.phase is TransactionPhase.ONGOING):
             self._ending[transactional_id] = token
-            return self._prepare(transaction, is_commit=is_commit, now_ms=now_ms)
+            ending = _raise_epoch(transaction) if raises_epoch else transaction
+            return self._prepare(ending, is_commit=is_commit, now_ms=now_ms)
         match transaction.phase, is_commit:
             case (TransactionPhase.COMPLETE_COMMIT, True) | (TransactionPhase.COMPLETE_ABORT, False):
-                error = ErrorCode.NONE
+                is_former = raises_epoch and not is_repeated
+                result = EndResult(ErrorCode.INVALID_TXN_STATE) if is_former else _done(transaction)
             case (TransactionPhase.PREPARE_COMMIT, True) | (TransactionPhase.PREPARE_ABORT, False):
-                error = ErrorCode.CONCURRENT_TRANSACTIONS
+                result = EndResult(ErrorCode.CONCURRENT_TRANSACTIONS)
             case _:
-                error = ErrorCode.INVALID_TXN_STATE
-        return [Answer(token, error)]
+                result = EndResult(ErrorCode.INVALID_TXN_STATE)
+        return [Answer(token, result)]
 
     def markers_written(self, transactional_id: str, now_ms: int) -> list[Action]:
         """Complete a transaction, after everything in its `WriteMarkers` is durable."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None or transaction.phase not in PREPARED:
             return []
-        actions = write_state([self._put(transaction.complete(now_ms))])
+        transaction, records = transaction.complete(now_ms), list[StateRecord]()
+        if transaction.has_own_epoch and transaction.producer_epoch == EPOCH_MAX:
+            producer_id, records = self._producer_ids.take()
+            previous_id = transaction.producer_id
+            transaction = attrs.evolve(
+                transaction, producer_id=producer_id, previous_producer_id=previous_id, producer_epoch=0
+            )
+        actions = write_state([*records, self._put(transaction)])
         if transactional_id in self._ending:
-            actions.append(Answer(self._ending.pop(transactional_id), ErrorCode.NONE))
+            actions.append(Answer(self._ending.pop(transactional_id), _done(transaction)))
         return actions
 
     def describe_transaction(self, transactional_id: str) -> Transaction | None:
@@ -262,25 +296,6 @@ class TransactionCoordinator:
         error = transaction.check_producer(*producer)
         return (None if error else transaction), error
 
-    def _join(
-        self,
-        token: Token,
-        transactional_id: str,
-        producer: Producer,
-        partitions: frozenset[TopicPartition],
-        groups: frozenset[str],
-        now_ms: int,
-    ) -> list[Action]:
-        transaction, error = self._find(transactional_id, producer)
-        if transaction is None:
-            return [Answer(token, error)]
-        if transaction.phase in PREPARED:
-            return [Answer(token, ErrorCode.CONCURRENT_TRANSACTIONS)]
-        is_part = partitions <= transaction.partitions and groups <= transaction.groups
-        if is_part and transaction.phase is TransactionPhase.ONGOING:
-            return [Answer(token, ErrorCode.NONE)]
-        return [*write_state([self._put(transaction.join(partitions, groups, now_ms))]), Answer(token, ErrorCode.NONE)]
-
     def _prepare(self, transaction: Transaction, *, is_commit: bool, now_ms: int) -> list[Action]:
         """Decide a transaction."""
         phase = TransactionPhase.PREPARE_COMMIT if is_commit else TransactionPhase.PREPARE_ABORT
@@ -306,6 +321,20 @@ class TransactionCoordinator:
 def _fence(transaction: Transaction) -> Transaction:
     """Return the transaction with an epoch that fences its producer."""
     return attrs.evolve(transaction, producer_epoch=transaction.producer_epoch + 1, last_producer_epoch=-1)
+
+
+def _raise_epoch(transaction: Transaction) -> Transaction:
+    """Return the transaction with the epoch that its producer has after it."""
+    epoch = transaction.producer_epoch
+    return attrs.evolve(transaction, producer_epoch=epoch + 1, last_producer_epoch=epoch, has_own_epoch=True)
+
+
+def _producer_of(transaction: Transaction) -> Producer:
+    return Producer(transaction.producer_id, transaction.producer_epoch)
+
+
+def _done(transaction: Transaction) -> EndResult:
+    return EndResult(ErrorCode.NONE, _producer_of(transaction))
 
 
 def _is_repeated(transaction: Transaction, expected: Producer | None) -> bool:

@@ -62,6 +62,7 @@ class Transaction:
     previous_producer_id: int = -1  # its epochs are exhausted; -1 if there was none
     producer_epoch: int  # counts the incarnations of the producer; an older epoch is fenced
     last_producer_epoch: int = -1  # if the producer itself has requested a new one; otherwise -1
+    has_own_epoch: bool = False  # the producer's end of the last transaction has raised the epoch
     transaction_timeout_ms: int
     phase: TransactionPhase = TransactionPhase.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
@@ -75,10 +76,14 @@ class Transaction:
         return self.producer_epoch >= EPOCH_MAX - 1
 
     def check_producer(self, producer_id: int, producer_epoch: int) -> ErrorCode:
-        """Return the error of a request of this producer in any phase, or NONE."""
+        """Return the error of a request of this producer in any phase, or NONE.
+
+        No producer has the largest epoch: it only fences.
+        """
         if producer_id != self.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        return ErrorCode.NONE if producer_epoch == self.producer_epoch else ErrorCode.PRODUCER_FENCED
+        is_current = producer_epoch == self.producer_epoch < EPOCH_MAX
+        return ErrorCode.NONE if is_current else ErrorCode.PRODUCER_FENCED
 
     def check_expected(self, producer_id: int, producer_epoch: int) -> ErrorCode:
         """Return the error of a producer that requests a new epoch with its current one, or NONE."""
@@ -90,11 +95,17 @@ class Transaction:
         """Return whether a producer that passed `check_expected` has its new epoch already, and lost the response."""
         return producer_id != self.producer_id or producer_epoch != self.producer_epoch
 
+    def has_ended(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether a producer has ended its last transaction as this one, and has a later epoch since."""
+        former_id = self.producer_id if self.producer_epoch else self.previous_producer_id
+        return self.has_own_epoch and (producer_id, producer_epoch) == (former_id, self.last_producer_epoch)
+
     def reset(self, transaction_timeout_ms: int, now_ms: int) -> Transaction:
         """Return the state of a producer that has its id and epoch, but no transaction."""
         return attrs.evolve(
             self,
             phase=TransactionPhase.EMPTY,
+            has_own_epoch=False,
             transaction_timeout_ms=transaction_timeout_ms,
             updated_at_ms=now_ms,
         )
@@ -105,6 +116,7 @@ class Transaction:
         return attrs.evolve(
             self,
             phase=TransactionPhase.ONGOING,
+            has_own_epoch=False,
             partitions=self.partitions | partitions if is_ongoing else partitions,
             groups=self.groups | groups if is_ongoing else groups,
             started_at_ms=self.started_at_ms if is_ongoing else now_ms,
@@ -124,8 +136,13 @@ class Transaction:
 
 
 def encode_transaction(transaction: Transaction) -> StateRecord:
-    """Return the record of a transaction: in `$transactions`, with the key `["transaction", transactional_id]`."""
+    """Return the record of a transaction: in `$transactions`, with the key `["transaction", transactional_id]`.
+
+    A field of a later feature level is left out if it has its default.
+    """
     fields = attrs.asdict(transaction, recurse=False, filter=lambda attribute, _: attribute.name != "transactional_id")
+    if not transaction.has_own_epoch:
+        del fields["has_own_epoch"]
     fields["phase"] = transaction.phase.value
     fields["partitions"] = sorted(transaction.partitions)
     fields["groups"] = sorted(transaction.groups)
@@ -143,8 +160,7 @@ def decode_transaction(record: StateRecord, transactional_id: str) -> Transactio
 
     Raise `StorageFormatError` if it is malformed, or a newer version of dafka has written it.
     """
-    fields = decode_fields(record, TRANSACTION_VERSION)
-    del fields["version"]
+    fields = {"has_own_epoch": False, **decode_fields(record, TRANSACTION_VERSION)}
     with field_errors(record):
         known = {name: fields[name] for name in attrs.fields_dict(Transaction) if name != "transactional_id"}
         partitions = frozenset(TopicPartition(str(topic), int(number)) for topic, number in fields["partitions"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,14 @@ from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode as E
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.coordinator import InitProducerResult, TransactionCoordinator, TransactionSettings
+from dafka.broker.core.transactions.coordinator import (
+    EndResult,
+    InitProducerResult,
+    TransactionCoordinator,
+    TransactionSettings,
+)
 from dafka.broker.core.transactions.producer_ids import BLOCK, ProducerIds
-from dafka.broker.core.transactions.transaction import TransactionPhase
+from dafka.broker.core.transactions.transaction import EPOCH_MAX, TransactionPhase
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 NAME = "payments"
@@ -62,13 +68,17 @@ class Transactions:
         return result
 
     def add(self, producer: Producer, *logs: TopicPartition, name: str = NAME) -> E:
-        return E(self.call(self.coordinator.add_partitions, name, producer, logs))
+        return E(self.call(self.coordinator.join, name, producer, frozenset(logs), frozenset()))
 
     def add_offsets(self, producer: Producer, group_id: str = "g") -> E:
-        return E(self.call(self.coordinator.add_offsets, NAME, producer, group_id))
+        return E(self.call(self.coordinator.join, NAME, producer, frozenset(), frozenset({group_id})))
 
-    def end(self, producer: Producer, *, is_commit: bool = True, name: str = NAME) -> Any:
-        return self.call(self.coordinator.end_transaction, name, producer, is_commit)
+    def end(self, producer: Producer, *, is_commit: bool = True, name: str = NAME, raises_epoch: bool = False) -> Any:
+        """Return the error code; None if there is no answer yet."""
+        end = partial(self.coordinator.end_transaction, raises_epoch=raises_epoch)
+        result = self.call(end, name, producer, is_commit)
+        assert result is None or isinstance(result, EndResult)
+        return result and result.error_code
 
     def write_markers(self) -> None:
         for marker in self.markers:
@@ -93,21 +103,23 @@ class Transactions:
 PHASES = ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
 
 REQUESTS = ["add A", "add B", "add group g", "add group h", "commit", "abort"]
-REQUESTS += ["batch A", "batch B", "offsets g", "offsets h"]
+REQUESTS += ["batch A", "batch B", "offsets g", "offsets h", "commit v2", "abort v2"]
 
 BUSY, STATE, WAITS = E.CONCURRENT_TRANSACTIONS, E.INVALID_TXN_STATE, None
 ANSWERS: dict[str, list[E | None]] = {
-    "Empty": [E.NONE, E.NONE, E.NONE, E.NONE, STATE, STATE, STATE, STATE, STATE, STATE],
-    "Ongoing": [E.NONE, E.NONE, E.NONE, E.NONE, WAITS, WAITS, E.NONE, STATE, E.NONE, STATE],
-    "PrepareCommit": [BUSY, BUSY, BUSY, BUSY, BUSY, STATE, STATE, STATE, STATE, STATE],
-    "PrepareAbort": [BUSY, BUSY, BUSY, BUSY, STATE, BUSY, STATE, STATE, STATE, STATE],
-    "CompleteCommit": [E.NONE, E.NONE, E.NONE, E.NONE, E.NONE, STATE, STATE, STATE, STATE, STATE],
-    "CompleteAbort": [E.NONE, E.NONE, E.NONE, E.NONE, STATE, E.NONE, STATE, STATE, STATE, STATE],
+    "Empty": [E.NONE, E.NONE, E.NONE, E.NONE, STATE, STATE, STATE, STATE, STATE, STATE, STATE, WAITS],
+    "Ongoing": [E.NONE, E.NONE, E.NONE, E.NONE, WAITS, WAITS, E.NONE, STATE, E.NONE, STATE, WAITS, WAITS],
+    "PrepareCommit": [BUSY, BUSY, BUSY, BUSY, BUSY, STATE, STATE, STATE, STATE, STATE, BUSY, STATE],
+    "PrepareAbort": [BUSY, BUSY, BUSY, BUSY, STATE, BUSY, STATE, STATE, STATE, STATE, STATE, BUSY],
+    "CompleteCommit": [E.NONE, E.NONE, E.NONE, E.NONE, E.NONE, STATE, STATE, STATE, STATE, STATE, STATE, WAITS],
+    "CompleteAbort": [E.NONE, E.NONE, E.NONE, E.NONE, STATE, E.NONE, STATE, STATE, STATE, STATE, STATE, WAITS],
 }
 """What the producer gets, by phase, in the order of `REQUESTS`. The log A and the group g take part if it is open."""
 
-WRITES = {("Ongoing", "add B"), ("Ongoing", "add group h"), ("Ongoing", "commit"), ("Ongoing", "abort")} | {
-    (phase, request) for phase in ("Empty", "CompleteCommit", "CompleteAbort") for request in REQUESTS[:4]
+WRITES = {("Ongoing", request) for request in ("add B", "add group h", "commit", "abort", "commit v2", "abort v2")} | {
+    (phase, request)
+    for phase in ("Empty", "CompleteCommit", "CompleteAbort")
+    for request in (*REQUESTS[:4], "abort v2")
 }
 """Where something changes."""
 
@@ -141,15 +153,15 @@ def send(transactions: Transactions, request: str, producer: Producer, name: str
     transactions.actions = []
     match request.split():
         case ["add", "group", group]:
-            return transactions.call(coordinator.add_offsets, name, producer, group)
+            return transactions.call(coordinator.join, name, producer, frozenset(), frozenset({group}))
         case ["add", log]:
-            return transactions.call(coordinator.add_partitions, name, producer, [A if log == "A" else B])
+            return transactions.call(coordinator.join, name, producer, frozenset({A if log == "A" else B}), frozenset())
         case ["batch", log]:
             return coordinator.check_partition(name, producer, A if log == "A" else B)
         case ["offsets", group]:
             return coordinator.check_group(name, producer, group)
-        case [end]:
-            return transactions.call(coordinator.end_transaction, name, producer, end == "commit")
+        case [end, *version]:
+            return transactions.end(producer, is_commit=end == "commit", name=name, raises_epoch=bool(version))
 
 
 def test_the_producer_is_answered_by_the_phase_and_others_are_refused_and_change_nothing() -> None:
@@ -171,7 +183,7 @@ def test_the_producer_is_answered_by_the_phase_and_others_are_refused_and_change
         assert send(transactions, request, producer) is ANSWERS[phase][REQUESTS.index(request)], (phase, request)
         kinds, writes = [type(each) for each in transactions.actions], (phase, request) in WRITES
         assert (kinds[:1] == [WriteState]) == writes
-        assert kinds[1:] == ([WriteMarkers] if request in {"commit", "abort"} else [Answer]) or not writes
+        assert kinds[1:] == ([WriteMarkers] if request.startswith(("commit", "abort")) else [Answer]) or not writes
         assert (transactions.coordinator.describe_transaction(NAME) != before) == writes
         assert transactions.restart().coordinator.list_transactions() == transactions.coordinator.list_transactions()
 
@@ -227,14 +239,14 @@ def check_others_are_fenced(transactions: Transactions, current: Producer, forme
 def test_a_transaction_is_complete_when_all_markers_are_written_and_its_producer_is_answered_if_it_waits(
     phase: str, is_restarted: bool
 ) -> None:
-    transactions, _ = in_phase(phase)
+    transactions, producer = in_phase(phase)
     transactions = transactions.restart() if is_restarted else transactions
     answers = set(transactions.answers.items())
     transactions.take(transactions.coordinator.markers_written(NAME, transactions.now_ms))
     is_prepared = phase.startswith("Prepare")
     waits = is_prepared and not is_restarted
     assert [type(each) for each in transactions.actions] == [WriteState] * is_prepared + [Answer] * waits
-    assert [each for _, each in transactions.answers.items() - answers] == [E.NONE] * waits
+    assert [each for _, each in transactions.answers.items() - answers] == [EndResult(E.NONE, producer)] * waits
     assert transactions.restart().phase() is TransactionPhase(phase.replace("Prepare", "Complete"))
 
 
@@ -249,6 +261,73 @@ def test_the_next_transaction_has_only_its_own_logs_and_groups(phase: str) -> No
     transactions.add_offsets(producer, "h")
     transactions.end(producer, is_commit=True)
     assert transactions.markers == [WriteMarkers(NAME, *producer, True, (B,), ("h",))]
+
+
+def with_epoch(epoch: int) -> tuple[Transactions, Producer]:
+    """Return a coordinator with a producer that is in an epoch."""
+    transactions = Transactions()
+    transactions.init()
+    value = json.loads(transactions.records[-1].value or b"")
+    value["producer_epoch"] = epoch - 1
+    transactions.records[-1] = transactions.records[-1]._replace(value=json.dumps(value).encode())
+    transactions = transactions.restart()
+    return transactions, transactions.init().producer
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("epoch", [1, EPOCH_MAX - 2, EPOCH_MAX - 1])
+def test_each_transaction_has_an_epoch_of_its_own_and_a_repeated_end_is_answered_as_done(
+    epoch: int, is_commit: bool, is_restarted: bool
+) -> None:
+    transactions, producer = with_epoch(epoch)
+    assert producer.producer_epoch == epoch
+    transactions.add(producer, A)
+    assert transactions.end(producer, is_commit=is_commit, raises_epoch=True) is WAITS
+    marker = Producer(producer.producer_id, epoch + 1)
+    assert transactions.markers == [WriteMarkers(NAME, *marker, is_commit, (A,), ())]
+    for again in (is_commit, not is_commit):  # the answer was lost
+        transactions = transactions.restart() if is_restarted else transactions
+        assert transactions.end(producer, is_commit=again, raises_epoch=True) is (BUSY if again is is_commit else STATE)
+        for late in (producer, marker):
+            assert transactions.add(late, B) is (
+                BUSY if late == marker and epoch < EPOCH_MAX - 1 else E.PRODUCER_FENCED
+            )
+    transactions.write_markers()
+    following = transactions.coordinator.describe_transaction(NAME)
+    assert following is not None
+    after = Producer(following.producer_id, following.producer_epoch)
+    is_used_up = epoch == EPOCH_MAX - 1
+    assert (after.producer_id != producer.producer_id, after.producer_epoch) == (
+        is_used_up,
+        0 if is_used_up else epoch + 1,
+    )
+    answers = [each for each in transactions.answers.values() if isinstance(each, EndResult) and not each.error_code]
+    assert answers == [EndResult(E.NONE, after)] * (not is_restarted)
+    transactions = transactions.restart() if is_restarted else transactions
+    assert transactions.end(producer, is_commit=is_commit, raises_epoch=True) is E.NONE
+    assert transactions.answers[max(transactions.answers)] == EndResult(E.NONE, after)
+    assert transactions.end(producer, is_commit=not is_commit, raises_epoch=True) is STATE
+    for name, other in (("add", producer), ("end", Producer(producer.producer_id, epoch - 1))):
+        refused = transactions.add(other, A) if name == "add" else transactions.end(other, raises_epoch=True)
+        assert refused is (E.INVALID_PRODUCER_ID_MAPPING if is_used_up else E.PRODUCER_FENCED)
+    check_others_are_fenced(transactions.restart(), after, producer)
+    assert transactions.add(after, B) is E.NONE
+    assert transactions.end(producer, is_commit=is_commit, raises_epoch=True) in {
+        E.PRODUCER_FENCED,
+        E.INVALID_PRODUCER_ID_MAPPING,
+    }, "its producer has gone on"
+
+
+def test_nobody_uses_the_largest_epoch_which_fences() -> None:
+    transactions, producer = with_epoch(EPOCH_MAX - 1)
+    transactions.add(producer, A)
+    transactions.wait(60_000)
+    transactions.write_markers()
+    fence = producer._replace(producer_epoch=EPOCH_MAX)
+    for raises_epoch, is_commit in itertools.product((False, True), repeat=2):
+        assert transactions.end(fence, is_commit=is_commit, raises_epoch=raises_epoch) is E.PRODUCER_FENCED
+    assert transactions.add(fence, A) is E.PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -284,14 +363,8 @@ def test_idempotent_producers_get_ids_of_their_own() -> None:
 
 @pytest.mark.parametrize("asks_itself", [True, False])
 def test_producer_gets_another_id_when_its_epochs_are_used_up(asks_itself: bool) -> None:
-    transactions = Transactions()
-    producer = transactions.init().producer
-    value = json.loads(transactions.records[-1].value or b"")
-    value["producer_epoch"] = 32_765
-    transactions.records[-1] = transactions.records[-1]._replace(value=json.dumps(value).encode())
-    transactions = transactions.restart()
-    last = transactions.init().producer
-    assert last == (producer.producer_id, 32_766)
+    transactions, last = with_epoch(32_766)
+    producer = last
     assert transactions.restart().init().producer.producer_id != producer.producer_id
     transactions.add(last, A)
     transactions.wait(60_000)
