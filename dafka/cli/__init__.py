@@ -31,6 +31,8 @@ COMMANDS = {
     "storage": ("dafka.cli.storage", "Inspect, copy, trim, delete and move records."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "user": ("dafka.cli.users", "Manage the users of a broker: their passwords, and what they may do."),
+    "acl": ("dafka.cli.kafka.acl", "List, create and delete ACLs, which say what users may do in a cluster."),
+    "quota": ("dafka.cli.kafka.quota", "List, set and remove quotas, which limit what clients use of each broker."),
     "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),
     "completion": ("dafka.cli.completion", "Print the code that completes commands and options in a shell."),
     "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with a Spark session."),
