@@ -40,7 +40,7 @@ NOTES = {
     "`[kafka] auto_create_topics` allows it",
     ApiKey.OFFSET_COMMIT: "also for consumers that assign themselves their logs",
     ApiKey.FIND_COORDINATOR: "the broker that leads the log of `$coordinators` to which the group or transactional id "
-    "belongs",
+    "belongs; a share partition has the coordinator of its group",
     ApiKey.JOIN_GROUP: "eager and cooperative assignment, static members; the classic protocol of groups",
     ApiKey.CREATE_TOPICS: "with a replication factor or with the brokers of each log; with the settings "
     f"{', '.join(f'`{name}`' for name in EFFECTIVE_SETTING_NAMES)}. Kafka's other settings are checked, kept and "
@@ -66,7 +66,7 @@ NOTES = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
     ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
     "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own; "
-    "`transaction.version` is 2 from the feature level 3 on",
+    "`transaction.version` is 2, and `share.version` 1, from the feature level 3 on",
     ApiKey.UPDATE_FEATURES: "`metadata.version` is raised, and never lowered",
     ApiKey.UNREGISTER_BROKER: "a broker that is lost for good; refused while it is alive, or a log has no quorum "
     "without it",
@@ -75,6 +75,14 @@ NOTES = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "groups with `group.protocol=consumer` (KIP-848): the assignors `uniform` and "
     "`range`, static members, regular expressions of RE2; a group changes its type while its clients are upgraded or "
     "downgraded; from the feature level 2 on",
+    ApiKey.SHARE_GROUP_HEARTBEAT: "[share groups](../how-to/kafka-clients.md#share-groups) (KIP-932); from the feature "
+    "level 3 on",
+    ApiKey.SHARE_FETCH: "whole batches or a number of records; answered as soon as there is a record, whatever "
+    "`min_bytes` is; markers of transactions are never delivered",
+    ApiKey.SHARE_ACKNOWLEDGE: "accept, release, reject, and renew (KIP-1222); answered when it is committed in the log "
+    "of the group's coordinator. Who accepts a record whose lock has expired, or that is accepted already, gets "
+    "INVALID_RECORD_STATE",
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "with the lag (KIP-1226), if this broker knows the end of the log",
     ApiKey.LIST_TRANSACTIONS: "without patterns of names",
     ApiKey.LIST_CONFIG_RESOURCES: "topics and the broker",
 }
@@ -83,7 +91,8 @@ NOTES = {
 NOT_SERVED = (
     ("CreateDelegationToken and the others for tokens (38-41)", "there are no tokens"),
     ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),
-    ("ShareGroupHeartbeat and the others of share groups (76-79, 83-92)", "there are no share groups"),
+    ("InitializeShareGroupState and the others of share states (83-87)", "brokers keep them by messages of their own"),
+    ("StreamsGroupHeartbeat, StreamsGroupDescribe (88, 89)", "Kafka Streams uses the classic protocol of groups"),
     ("AlterReplicaLogDirs (34)", "a broker has one storage"),
     ("DescribeQuorum (55)", "`dafka cluster status` shows who votes on metadata"),
 )

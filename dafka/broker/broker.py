@@ -22,11 +22,15 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.groups import GroupCoordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
+from dafka.broker.coordinator.share_partitions import SharePartitions
+from dafka.broker.coordinator.share_reads import ShareReader
+from dafka.broker.coordinator.share_store import ShareStore
 from dafka.broker.coordinator.transaction_joins import TransactionJoins
 from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, SHARDS
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.groups.share.settings import ShareSettings
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.features import TRANSACTIONS
@@ -111,6 +115,15 @@ class Broker:
         self.transactions = TransactionCoordinators(self._coordinators, self.participants, messenger, has_own_epochs)
         self.joins = TransactionJoins(self._coordinators, self.participants, messenger, has_own_epochs)
         self.groups = GroupCoordinators(node.tables, self._coordinators, self.participants, self.joins)
+        self.shares = SharePartitions(
+            node.tables,
+            ShareStore(self._coordinators, messenger),
+            node.leases,
+            node.watchers,
+            node.storage.waits,
+            self._share_settings_of,
+        )
+        self.share_reader = ShareReader(self.shares, node.reader)
         self._outcomes = AppendOutcomes(
             node.log_table, node.tables.logs, node.watchers, node.leases.holds_lease, messenger
         )
@@ -135,6 +148,7 @@ class Broker:
             nursery.start_soon(self._outcomes.run)
             nursery.start_soon(self.groups.forget_topics, self.node.replicator.deleted_topics)
             await nursery.start(self.participants.run)
+            await nursery.start(self.shares.run)
             await self.node.admin.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
             await nursery.start(self._coordinators.run)
             nursery.start_soon(self._expire_producers)
@@ -160,10 +174,14 @@ class Broker:
         await self.node.admin.delete_topic(name, ordered_by=ordered_by)
         await self.groups.wait_committed()
 
+    def _share_settings_of(self, _group_id: str) -> ShareSettings:
+        return ShareSettings()
+
     def _make_shard(self, log: Log) -> CoordinatorShard:
         node, kafka = self.node, self.config.kafka
         groups = GroupSettings(
             group_consumer_session_timeout_ms=kafka.consumer_session_timeout_ms,
+            group_share_session_timeout_ms=kafka.consumer_session_timeout_ms,
             group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,
             group_min_session_timeout_ms=kafka.session_timeout_min_ms,
             groups_max=GroupSettings().groups_max // SHARDS,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ShareConsumer
 
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
@@ -170,6 +170,40 @@ def test_groups_whose_coordinator_assigns_are_described_and_not_reset_while_they
     assert "assigned: Empty" in broker.output("group", "describe", "assigned")
     assert broker.lines("group", "reset", "assigned", "--to", "earliest")[0]["offset"] == 0
     assert broker.error("group", "describe", "absent") == "group 'absent': there is no such group"
+
+
+def test_share_groups_are_described_and_moved_while_they_have_no_members(broker: Broker) -> None:
+    Confluent().write(broker.servers, "shared", [Message(b"%d" % n) for n in range(3)], "none")
+    settings = {"bootstrap.servers": broker.servers, "client.id": "me", "group.id": "sharing"}
+
+    def read(consumer: Any, is_enough: Callable[[int], bool]) -> list[bytes]:
+        found: list[bytes] = []
+        while not is_enough(len(found)):
+            for message in consumer.poll(0.2):
+                assert message.error() is None
+                found.append(message.value())
+        return found
+
+    with closing(ShareConsumer(settings)) as consumer:
+        consumer.subscribe(["shared"])
+        read(consumer, lambda _: "sharing: Stable" in broker.run("group", "describe", "sharing").output)
+        read(consumer, lambda _: bool(broker.lines("group", "describe", "sharing")[0]["offsets"]))
+        assert {"group": "sharing", "state": "Stable", "type": "share", "protocol": "share"} in broker.lines(
+            "group", "list"
+        )
+        (found,) = broker.lines("group", "describe", "sharing")
+        assert (found["state"], [each["client"] for each in found["members"]]) == ("Stable", ["me"])
+        assert [(each["topic"], each["offset"], each["lag"]) for each in found["offsets"]] == [("shared", 3, 0)]
+        refused = broker.error("group", "reset", "sharing", "--to", "earliest")
+        assert refused == "group 'sharing': it has members (it is Stable): stop them first"
+    assert "sharing: Empty" in broker.output("group", "describe", "sharing")
+    assert broker.lines("group", "reset", "sharing", "--to", "1")[0]["offset"] == 1
+    with closing(ShareConsumer(settings)) as consumer:
+        consumer.subscribe(["shared"])
+        assert read(consumer, lambda count: count == 2) == [b"1", b"2"]
+        consumer.commit_sync()
+        assert [each["lag"] for each in broker.lines("group", "describe", "sharing")[0]["offsets"]] == [0]
+    assert broker.run("group", "delete", "sharing", "--yes").stderr == "deleted sharing\n"
 
 
 def test_group_without_offsets_gets_those_of_the_named_topics(broker: Broker) -> None:

@@ -7,7 +7,7 @@ a log, so any coordinator can decide this.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Collection, Iterable
+from collections.abc import AsyncIterable, Callable, Collection, Container, Iterable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorError, Coordin
 from dafka.broker.coordinator.coordinators import Coordinators, ask_shards
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.coordinator.transaction_joins import TransactionJoins
+from dafka.broker.core.coordination.effects import Action, Token
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.results import (
     ConsumerHeartbeatRequest,
@@ -40,7 +41,15 @@ from dafka.broker.core.groups.results import (
     SyncRequest,
     SyncResult,
 )
+from dafka.broker.core.groups.share.coordinator import ShareCoordinator
+from dafka.broker.core.groups.share.members import (
+    DescribedShareGroup,
+    ShareHeartbeatRequest,
+    ShareHeartbeatResult,
+)
+from dafka.broker.core.groups.share.state import ShareState
 from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import name_log
@@ -82,6 +91,17 @@ class GroupCoordinators:
             )
         except CoordinatorError as error:
             return ConsumerHeartbeatResult(error.error_code)
+        return result
+
+    async def share_heartbeat(self, request: ShareHeartbeatRequest) -> ShareHeartbeatResult:
+        """Add a member to a share group, keep it there, or remove it."""
+        try:
+            shard = self._coordinators.find(request.group_id)
+            result: ShareHeartbeatResult = await shard.ask(
+                lambda token: shard.groups.share_heartbeat(token, request, steady_now_ms())
+            )
+        except CoordinatorError as error:
+            return ShareHeartbeatResult(error.error_code)
         return result
 
     async def join_group(self, request: JoinRequest) -> JoinResult:
@@ -227,6 +247,42 @@ class GroupCoordinators:
         """Return the descriptions of consumer groups with their epochs, by their names."""
         found, refused = await self._describe(group_ids, GroupCoordinator.describe_consumer_group)
         return found | {group_id: DescribedConsumerGroup(group_id, error) for group_id, error in refused.items()}
+
+    async def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, DescribedShareGroup]:
+        """Return the descriptions of share groups, by their names."""
+        found, refused = await self._describe(group_ids, lambda groups, each: groups.shares.membership.describe(each))
+        return found | {group_id: DescribedShareGroup(group_id, error) for group_id, error in refused.items()}
+
+    async def share_states(self, group_id: str) -> Mapping[LogKey, ShareState] | None:
+        """Return what a share group has done with the records of logs; None if there is no such group.
+
+        Raise `CoordinatorError` as `fetch_offsets`.
+        """
+        shard = self._coordinators.find(group_id)
+        found = shard.groups.shares.states_of(group_id)
+        await shard.wait_committed()
+        shard.check_lease()
+        return found
+
+    async def set_share_starts(self, group_id: str, offsets: Mapping[LogKey, int]) -> ErrorCode:
+        """Set where a share group without members continues in logs."""
+        return await self._change_shares(group_id, lambda shares, token: shares.set_starts(token, group_id, offsets))
+
+    async def delete_share_states(self, group_id: str, topic_ids: Container[str]) -> ErrorCode:
+        """Forget what a share group without members has done with the records of topics."""
+        return await self._change_shares(
+            group_id, lambda shares, token: shares.delete_states(token, group_id, topic_ids)
+        )
+
+    async def _change_shares(
+        self, group_id: str, change: Callable[[ShareCoordinator, Token], list[Action]]
+    ) -> ErrorCode:
+        try:
+            shard = self._coordinators.find(group_id)
+            error: ErrorCode = await shard.ask(lambda token: change(shard.groups.shares, token))
+        except CoordinatorError as lost:
+            return lost.error_code
+        return error
 
     async def _describe(
         self, group_ids: Iterable[str], describe: Callable[[GroupCoordinator, str], _T]

@@ -25,6 +25,14 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from dafka.kafka.protocol.messages.share_groups import ShareGroupDescribeRequest
+from dafka.kafka.protocol.messages.share_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterSharePartition,
+    AlterShareTopic,
+    DescribeShareGroupOffsetsRequest,
+    ShareOffsetsGroup,
+)
 from dafka.kafka.protocol.tables import Request
 from dafka.text import escape_unprintable
 
@@ -74,7 +82,7 @@ def describe(name: str, as_json: bool, client: KafkaClient) -> None:
     """Show the members of a group, how far it has come, and its lag."""
     coordinator = client.connect_coordinator(name)
     found = _find(coordinator, name)
-    committed = _committed(coordinator, name)
+    committed = _positions(coordinator, name, is_share=found.is_share)
     topics = tuple(dict.fromkeys(topic for topic, _ in sorted(committed)))
     logs = describe_logs(client, topics) if topics else {}
     rows = [(log, offset, logs[log]) for log, offset in sorted(committed.items()) if log in logs]
@@ -122,14 +130,15 @@ def reset(
     found = _look_up(coordinator, name)
     if found is not None and found.state != _EMPTY:
         raise UsageMistake(f"group {name!r}: it has members (it is {found.state}): stop them first")
-    committed = _committed(coordinator, name)
+    is_share = found is not None and found.is_share
+    committed = _positions(coordinator, name, is_share=is_share)
     wanted = topics or tuple(dict.fromkeys(topic for topic, _ in committed))
     if not wanted:
         raise UsageMistake(f"group {name!r}: it has no committed offsets: name topics with --topic")
     logs = describe_logs(client, wanted)
     offsets = _target_offsets(client, logs, target)
     if not dry_run:
-        _commit(coordinator, name, offsets)
+        (_move if is_share else _commit)(coordinator, name, offsets)
     if as_json:
         for (topic, number), offset in offsets.items():
             former = {"former_offset": committed.get((topic, number))}
@@ -159,10 +168,11 @@ def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
 
 
 class _Description(NamedTuple):
-    """The state of a group, and the id, client and host of each member."""
+    """The state of a group, the id, client and host of each member, and whether it is a share group."""
 
     state: str
     members: list[tuple[str, str, str]]
+    is_share: bool
 
 
 def _find(client: KafkaClient, name: str) -> _Description:
@@ -177,13 +187,30 @@ def _look_up(client: KafkaClient, name: str) -> _Description | None:
     requests: list[Request] = [DescribeGroupsRequest(groups=[name])]
     if client.serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
         requests.append(ConsumerGroupDescribeRequest(group_ids=[name], include_authorized_operations=False))
+    if client.serves(ApiKey.SHARE_GROUP_DESCRIBE):
+        requests.append(ShareGroupDescribeRequest(group_ids=[name], include_authorized_operations=False))
     for request in requests:
         (found,) = client.ask(request).groups
         if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND and found.group_state != _DEAD:
             check_error(found.error_code, f"group {name!r}")
             members = [(each.member_id, each.client_id, each.client_host) for each in found.members]
-            return _Description(found.group_state, members)
+            return _Description(found.group_state, members, isinstance(request, ShareGroupDescribeRequest))
     return None
+
+
+def _positions(client: KafkaClient, name: str, *, is_share: bool) -> dict[tuple[str, int], int]:
+    """Return where a group continues, by topic and log."""
+    if not is_share:
+        return _committed(client, name)
+    asked = DescribeShareGroupOffsetsRequest(groups=[ShareOffsetsGroup(group_id=name, topics=None)])
+    (answer,) = client.ask(asked).groups
+    check_error(answer.error_code, f"group {name!r}")
+    return {
+        (topic.topic_name, part.partition_index): part.start_offset
+        for topic in answer.topics
+        for part in topic.partitions
+        if part.start_offset >= 0
+    }
 
 
 def _committed(client: KafkaClient, name: str) -> dict[tuple[str, int], int]:
@@ -224,6 +251,22 @@ def _commit(client: KafkaClient, name: str, offsets: dict[tuple[str, int], int])
     for answer in client.ask(request).topics:
         for part in answer.partitions:
             check_error(part.error_code, f"group {name!r}, topic {answer.name!r}")
+
+
+def _move(client: KafkaClient, name: str, offsets: dict[tuple[str, int], int]) -> None:
+    """Have a share group continue at offsets."""
+    topics: dict[str, list[AlterSharePartition]] = {}
+    for (topic, number), offset in offsets.items():
+        topics.setdefault(topic, []).append(AlterSharePartition(partition_index=number, start_offset=offset))
+    request = AlterShareGroupOffsetsRequest(
+        group_id=name,
+        topics=[AlterShareTopic(topic_name=topic, partitions=parts) for topic, parts in topics.items()],
+    )
+    answer = client.ask(request)
+    check_error(answer.error_code, f"group {name!r}")
+    for each in answer.responses:
+        for part in each.partitions:
+            check_error(part.error_code, f"group {name!r}, topic {each.topic_name!r}")
 
 
 def _lag(offset: int, each: LogDescription) -> int:

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
+from dafka.broker.broker import Broker
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.group import ConsumerGroupState
+from dafka.broker.core.groups.coordinator import FetchedOffset
 from dafka.broker.core.groups.group import GroupState
-from dafka.broker.core.groups.results import DescribedGroup, DescribedMember
+from dafka.broker.core.groups.results import SHARE, DescribedGroup, DescribedMember
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
+from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
 from dafka.http.api.topics import PAGE_MAX, find_page
 from dafka.http.forwarding.broker_client import ANSWER_S
@@ -25,7 +29,10 @@ _ALL_STATES = (*GroupState, *ConsumerGroupState)
 _STATES = tuple(dict.fromkeys(each.value for each in _ALL_STATES if each is not GroupState.DEAD))
 State: TypeAlias = Annotated[str, doc("Its state, under Kafka's name.", enum=_STATES)]
 ProtocolType: TypeAlias = Annotated[
-    str, doc("What kind of group it is: `consumer` for consumers; empty if it never had members.")
+    str,
+    doc(
+        "What kind of group it is: `consumer` for consumers, `share` for a share group; empty if it never had members."
+    ),
 ]
 
 
@@ -76,7 +83,7 @@ class GroupOffset(Document):
 
 
 class Group(Document):
-    """A consumer group."""
+    """A group."""
 
     group: GroupName
     state: State
@@ -218,13 +225,26 @@ async def _describe_here(request: Request, group: DescribedGroup) -> Group:
             lag=None,
             member_id=readers.get(partition),
         )
-        for partition, committed in sorted((await broker.groups.fetch_offsets(name)).items())
+        for partition, committed in sorted((await _find_offsets(broker, group)).items())
     ]
     return Group(name, group.state, group.protocol_type, group.protocol, group.generation_id, members, offsets, 0)
 
 
+async def _find_offsets(broker: Broker, group: DescribedGroup) -> dict[TopicPartition, FetchedOffset]:
+    """Return where a group continues in each log. A share group continues at the first record that it has not ended."""
+    if group.group_type != SHARE:
+        return await broker.groups.fetch_offsets(group.group_id)
+    found, table = {}, broker.node.log_table
+    for log, state in (await broker.groups.share_states(group.group_id) or {}).items():
+        topic = table.find_client_topic_by_id(log.topic_id)
+        if topic is not None and state.start_offset >= 0:
+            found[TopicPartition(topic.name, log.number)] = FetchedOffset(state.start_offset, -1, "", ErrorCode.NONE)
+    return found
+
+
 def _describe_member(member: DescribedMember, group: DescribedGroup) -> Member:
-    assignment = read_assignment(member.assignment) if group.protocol_type == CONSUMER_PROTOCOL else None
+    is_known = group.protocol_type == CONSUMER_PROTOCOL or group.group_type == SHARE
+    assignment = read_assignment(member.assignment) if is_known else None
     return Member(member.member_id, member.group_instance_id, member.client_id, member.client_host, assignment)
 
 

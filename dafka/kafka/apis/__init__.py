@@ -20,6 +20,9 @@ from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
     produce,
     reassignments,
     scram_credentials,
+    share_groups,
+    share_offsets,
+    share_records,
     topics,
     transactions,
 )

@@ -18,6 +18,7 @@ from dafka.broker.core.groups.consumer.results import DescribedConsumerGroup as 
 from dafka.broker.core.metadata.features import CONSUMER_GROUPS
 from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.kafka.apis.shared.authorization import GROUP_REFUSED, TOPIC_REFUSED, add_refused, refuse, split_unauthorized
+from dafka.kafka.apis.shared.levels import explain_level
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.topic_ids import id_of, parse_id
 from dafka.kafka.protocol.messages.consumer_groups import (
@@ -55,12 +56,9 @@ async def heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequ
     """Add a member to a group, keep it there, or remove it."""
     if context.header.api_version >= _MEMBER_ID_VERSION and not request.member_id:
         return _refuse(ErrorCode.INVALID_REQUEST, "the member id is empty: a client chooses it before it joins")
-    level = context.broker.node.tables.state.members.feature_level
-    if level < CONSUMER_GROUPS:
-        message = (
-            f"the cluster has the feature level {level}, and this needs {CONSUMER_GROUPS}: `dafka cluster upgrade`"
-        )
-        return _refuse(ErrorCode.UNSUPPORTED_VERSION, message)
+    problem = explain_level(context, CONSUMER_GROUPS)
+    if problem:
+        return _refuse(ErrorCode.UNSUPPORTED_VERSION, problem)
     timeout_ms, names = request.rebalance_timeout_ms, request.subscribed_topic_names
     owned = request.topic_partitions
     result = await context.broker.groups.consumer_heartbeat(

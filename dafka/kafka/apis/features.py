@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from dafka.broker.core.acls import Operation
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.features import CLIENT_ACCESS, CONSUMER_GROUPS, FEATURE, TRANSACTIONS
+from dafka.broker.core.metadata.features import CLIENT_ACCESS, CONSUMER_GROUPS, FEATURE, SHARE_GROUPS, TRANSACTIONS
 from dafka.kafka.apis.shared.authorization import require_cluster
 from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import RequestContext, handles
@@ -27,11 +27,13 @@ RESULTS_VERSION = 1
 UPGRADE = 1
 """The type of an update that raises a level."""
 
-TRANSACTION_FEATURE = "transaction.version"
-"""The feature by which clients know how transactions work. It follows the level of the cluster."""
+TRANSACTION_FEATURE, SHARE_FEATURE = "transaction.version", "share.version"
+"""The features by which clients know how transactions work, and whether there are share groups."""
 
-TRANSACTION_VERSIONS = 0, 2
-"""The lowest and the highest version of transactions."""
+FOLLOWING: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {TRANSACTION_FEATURE: (TRANSACTIONS, 2), SHARE_FEATURE: (SHARE_GROUPS, 1)}
+)
+"""The features that follow the level of the cluster: the first level with each, and its version from then on."""
 
 _ZERO_VERSION = 4
 """The first version of ApiVersions whose clients accept features that begin with 0."""
@@ -50,6 +52,7 @@ FIRST_LEVELS: Mapping[ApiKey, int] = MappingProxyType(
         ),
         CLIENT_ACCESS,
     )
+    | dict.fromkeys((each for each in ApiKey if "SHARE" in each.name), SHARE_GROUPS)
 )
 """The first feature level with an API. APIs that are missing here belong to the first level."""
 
@@ -59,23 +62,20 @@ def describe_versions(context: RequestContext, served: Iterable[ApiKey]) -> ApiV
     state = context.broker.node.tables.state
     levels, level = state.members.support.levels, state.members.feature_level
     response = advertise(each for each in served if level >= FIRST_LEVELS.get(each, 0))
-    response.supported_features = [
-        SupportedFeatureKey(name=FEATURE, min_version=levels.lowest, max_version=levels.highest)
-    ]
-    lowest, highest = TRANSACTION_VERSIONS
+    supported = {FEATURE: (levels.lowest, levels.highest)}
     if context.header.api_version >= _ZERO_VERSION:
-        response.supported_features.append(
-            SupportedFeatureKey(name=TRANSACTION_FEATURE, min_version=lowest, max_version=highest)
-        )
+        supported |= {name: (0, version) for name, (_, version) in FOLLOWING.items()}
+    response.supported_features = [
+        SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+        for name, (lowest, highest) in supported.items()
+    ]
     if level:
         response.finalized_features_epoch = state.applied
+        finalized = {FEATURE: level} | {name: version for name, (first, version) in FOLLOWING.items() if level >= first}
         response.finalized_features = [
-            FinalizedFeatureKey(name=FEATURE, max_version_level=level, min_version_level=level)
+            FinalizedFeatureKey(name=name, max_version_level=version, min_version_level=version)
+            for name, version in finalized.items()
         ]
-    if level >= TRANSACTIONS:
-        response.finalized_features.append(
-            FinalizedFeatureKey(name=TRANSACTION_FEATURE, max_version_level=highest, min_version_level=highest)
-        )
     return response
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.acls import Operation, ResourceType
@@ -23,7 +21,7 @@ from dafka.kafka.apis.shared.authorization import (
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
-from dafka.kafka.protocol.constants import GROUP_KEY, TRANSACTION_KEY
+from dafka.kafka.protocol.constants import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY
 from dafka.kafka.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -62,11 +60,14 @@ _NOT_FOUND_VERSION = 6
 
 def _authorize_coordinator(user: Permissions, context: RequestContext, request: FindCoordinatorRequest) -> Decision:
     """Require the permission for the groups or the transactional ids in the request."""
-    is_group = request.key_type == GROUP_KEY
-    error = GROUP_REFUSED if is_group else TRANSACTION_REFUSED
-    is_permitted = partial(
-        user.allow, Operation.DESCRIBE, ResourceType.GROUP if is_group else ResourceType.TRANSACTIONAL_ID
-    )
+    error = GROUP_REFUSED if request.key_type in {GROUP_KEY, SHARE_KEY} else TRANSACTION_REFUSED
+
+    def is_permitted(key: str) -> bool:
+        if error is TRANSACTION_REFUSED:
+            return user.allow(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+        name = _group_of(key) if request.key_type == SHARE_KEY else key
+        return user.allow(Operation.DESCRIBE, ResourceType.GROUP, name)
+
     if context.header.api_version >= _BATCHED_VERSION:
         refused = split_unauthorized(request, "coordinator_keys", is_permitted)
         return add_refused(refused, "coordinators", error, node_id=NO_NODE, port=-1)
@@ -92,8 +93,8 @@ async def find_coordinator(context: RequestContext, request: FindCoordinatorRequ
 
 def _find_coordinator(context: RequestContext, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
     error, node = ErrorCode.INVALID_REQUEST, None
-    if key_type in {GROUP_KEY, TRANSACTION_KEY}:
-        broker = context.broker.coordinator_of(key)
+    if key_type in {GROUP_KEY, TRANSACTION_KEY, SHARE_KEY}:
+        broker = context.broker.coordinator_of(_group_of(key) if key_type == SHARE_KEY else key)
         node = None if broker is None else cluster.find_node(broker.address)
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE if node is None else ErrorCode.NONE
     if node is None:
@@ -101,6 +102,11 @@ def _find_coordinator(context: RequestContext, cluster: ClusterView, key_type: i
     return Coordinator(
         key=key, node_id=node.node_id, host=node.host, port=node.port, error_code=error, error_message=None
     )
+
+
+def _group_of(share_partition: str) -> str:
+    """Return the group in the name of a share partition: `GROUP:TOPIC_ID:NUMBER`."""
+    return share_partition.rsplit(":", 2)[0]
 
 
 @handles(JoinGroupRequest, require_group(JoinGroupResponse, protocol_name=""))

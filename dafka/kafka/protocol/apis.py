@@ -20,6 +20,9 @@ from dafka.kafka.protocol.messages import (  # noqa: F401 (their classes registe
     offsets,
     quotas,
     reassignments,
+    share_groups,
+    share_offsets,
+    share_records,
     topics,
     transactions,
 )
@@ -44,7 +47,7 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.METADATA: Versions(0, 13),
         ApiKey.OFFSET_COMMIT: Versions(1, 10),
         ApiKey.OFFSET_FETCH: Versions(1, 10),
-        ApiKey.FIND_COORDINATOR: Versions(0, 5),  # 6 is for share groups
+        ApiKey.FIND_COORDINATOR: Versions(0, 6),
         ApiKey.JOIN_GROUP: Versions(0, 9),
         ApiKey.HEARTBEAT: Versions(0, 4),
         ApiKey.LEAVE_GROUP: Versions(0, 5),
@@ -90,6 +93,13 @@ ADVERTISED: Mapping[ApiKey, Versions] = MappingProxyType(
         ApiKey.CONSUMER_GROUP_DESCRIBE: Versions(0, 1),
         ApiKey.LIST_CONFIG_RESOURCES: Versions(0, 1),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: Versions(0, 0),
+        ApiKey.SHARE_GROUP_HEARTBEAT: Versions(1, 1),
+        ApiKey.SHARE_GROUP_DESCRIBE: Versions(1, 1),
+        ApiKey.SHARE_FETCH: Versions(1, 2),
+        ApiKey.SHARE_ACKNOWLEDGE: Versions(1, 2),
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Versions(0, 1),
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS: Versions(0, 0),
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS: Versions(0, 0),
     }
 )
 """The versions of each API that a broker advertises if it serves the API, and the only ones that it answers.

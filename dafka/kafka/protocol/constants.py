@@ -60,6 +60,13 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
 
 
 TOPIC, BROKER = 2, 4
@@ -77,11 +84,17 @@ FROM_TOPIC, FROM_BROKER, FROM_DEFAULT = 1, 4, 5
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """The times that stand for offsets in ListOffsets."""
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1
+GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 """What FindCoordinator asks for."""
 
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
-"""The epochs of a fetch that begins a session, and of one without a session."""
+"""The epochs of a fetch that begins a session, and of one without a session.
+
+A share session ends with the second one.
+"""
+
+BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
+"""Whether a share fetch acquires complete batches, or at most the number of records that it gives."""
 
 OFFSET_FETCH_GROUPS_VERSION = 8
 """The first version of OffsetFetch that asks for several groups."""

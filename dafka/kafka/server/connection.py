@@ -36,6 +36,7 @@ from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAu
 from dafka.kafka.protocol.messages.logs import FetchRequest, FetchResponse, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
+from dafka.kafka.protocol.messages.share_records import ShareFetchRequest, ShareFetchResponse
 from dafka.kafka.protocol.tables import Request, Response
 from dafka.kafka.server.kafka_server import KafkaServer
 from dafka.kafka.server.sasl import (
@@ -66,7 +67,7 @@ THROTTLE_MS_MAX = 2**31 - 1
 UNANSWERED_MAX = 100
 """The maximum number of requests of a connection whose responses wait for the disk or the client."""
 
-_WAITING = (FetchRequest, JoinGroupRequest, SyncGroupRequest)
+_WAITING = (FetchRequest, ShareFetchRequest, JoinGroupRequest, SyncGroupRequest)
 """Requests that wait for other clients. When the broker stops, they get no response."""
 
 _WITHOUT_USER = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
@@ -139,6 +140,8 @@ class Connection:
             _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
         finally:
             self._server.answers.give_back(self._unsent_bytes)
+            for member in self._server.share_sessions.end_of(self):
+                self._server.broker.shares.release(*member)
 
     def _record_end(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
@@ -268,7 +271,7 @@ class Connection:
         return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
     async def _serve_request(self, header: RequestHeader, request: Request, size: int, begun: float) -> None:
-        context = RequestContext(self._server, header, self._host, self._endpoint, self._source)
+        context = RequestContext(self._server, header, self._host, self._endpoint, self._source, self)
         name_topics(self._server.broker.node.log_table, header.api_version, request)
         decision = self._authorize(context, request)
         if isinstance(decision, Response):
@@ -341,7 +344,7 @@ class Connection:
         if response is None:
             return
         answer = encode_response(header, response)
-        if context is not None and isinstance(response, FetchResponse):
+        if context is not None and isinstance(response, FetchResponse | ShareFetchResponse):
             context.spend(QuotaKey.CONSUMER_BYTE_RATE, len(answer))
         if context is not None and context.throttle_s:
             _set_throttle_time(response, context)

@@ -12,6 +12,7 @@ from dafka.kafka.protocol.messages.logs import FetchPartition
 from dafka.kafka.server.counters import Counters
 from dafka.kafka.server.fetch_sessions import FetchSessions
 from dafka.kafka.server.quota_meter import QuotaMeter
+from dafka.kafka.server.share_sessions import ShareSessions
 
 REPORT_S = 60.0
 """How long the same line is not logged again."""
@@ -50,6 +51,7 @@ class KafkaServer:
         self.bootstrap_servers = ""
         kafka = broker.config.kafka
         self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
+        self.share_sessions = ShareSessions()
         self.counters = Counters()
         self.quotas = ConnectionQuotas(kafka.connections_max, kafka.connections_per_address_max)
         self.receiving = broker.memory.make_pool(kafka.receiving_bytes_max)

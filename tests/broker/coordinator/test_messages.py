@@ -12,6 +12,7 @@ import trio
 
 from dafka.broker.broker import Broker
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.share.runs import RecordState
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.interbroker.link import Refusal
@@ -51,7 +52,7 @@ def make_sample(kind: Any) -> Any:
         return [make_sample(each) for each in fields_of(kind).values()]
     if get_origin(kind) is tuple:
         return [make_sample(get_args(kind)[0])]
-    return {bool: True, int: 1, str: "x", ErrorCode: 3}[kind]
+    return {bool: True, int: 1, str: "x", ErrorCode: 3, RecordState: 2}[kind]
 
 
 def fields_of(kind: Any) -> dict[str, Any]:
@@ -78,7 +79,8 @@ async def test_no_well_formed_message_ends_a_broker(seed: int) -> None:
                 return [make(each) for each in fields_of(kind).values()]
             if get_origin(kind) is tuple:
                 return [make(get_args(kind)[0]) for _ in range(draw.randrange(3))]
-            values: Any = {bool: [True, False], int: numbers, str: texts, ErrorCode: list(ErrorCode)}[kind]
+            enums: dict[Any, Any] = {each: list(each) for each in (ErrorCode, RecordState)}
+            values: Any = {bool: [True, False], int: numbers, str: texts, **enums}[kind]
             return draw.choice(values)
 
         messenger = broker.node.messenger

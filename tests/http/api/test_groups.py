@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 import pytest
 import trio
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ShareConsumer
 
 from dafka.broker.access.permissions import Permissions
 from dafka.http.api.groups import GroupPage, list_groups
@@ -61,6 +61,30 @@ async def test_a_group_shows_its_members_their_logs_and_its_lag(protocol: str) -
             assert (await web.request("PUT", "/groups/other/offsets", document=copied)).document["lag"] == 5
             assert (await web.request("DELETE", "/groups/billing")).status == 204
             assert (await web.get("/groups/billing")).code == "group_not_found"
+
+
+async def test_a_share_group_shows_its_members_and_where_it_is() -> None:
+    async with open_web() as web:
+        await web.request("POST", "/topics", document={"name": "jobs", "log_count": 1})
+        await web.request("POST", "/topics/jobs/records", b"early")
+        with trio.fail_after(DEADLINE_S):
+            settings = {"bootstrap.servers": web.broker.bootstrap_servers, "group.id": "workers", "client.id": "shop"}
+            consumer = ShareConsumer(settings)
+            consumer.subscribe(["jobs"])
+            while (await web.get("/groups/workers")).status != 200:
+                await trio.to_thread.run_sync(consumer.poll, 0.1)
+            while not (group := (await web.get("/groups/workers")).document)["offsets"]:
+                await trio.to_thread.run_sync(consumer.poll, 0.1)
+            (member,) = group["members"]
+            assert (group["state"], group["protocol_type"], group["assignor"]) == ("Stable", "share", "simple")
+            assert (member["client_id"], member["assignment"]) == ("shop", {"jobs": [0]})
+            (offset,) = group["offsets"]
+            assert (offset["offset"], offset["lag"], offset["member_id"]) == (1, 0, member["member_id"])
+            assert (await web.request("DELETE", "/groups/workers")).code == "conflict"
+            await trio.to_thread.run_sync(consumer.close)
+            while (await web.get("/groups/workers")).document["members"]:
+                pass
+            assert (await web.request("DELETE", "/groups/workers")).status == 204
 
 
 @attrs.frozen

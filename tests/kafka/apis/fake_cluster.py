@@ -199,7 +199,7 @@ class FakeCluster:
 
     def client(self, api: ApiKey, version: int) -> RequestContext:
         header = RequestHeader(api, version, 1, "test")
-        return RequestContext(self.listener, header, "192.0.2.1", ENDPOINT, "somebody")
+        return RequestContext(self.listener, header, "192.0.2.1", ENDPOINT, "somebody", self)
 
     async def ask(self, api: ApiKey, version: int, **values: Any) -> Any:
         context, request = self.client(api, version), cast(Any, build(REQUESTS[api], values))

@@ -346,9 +346,9 @@ async def test_coordinators_are_found_by_the_kind_of_key_if_clients_reach_them()
     places = {key: cluster.broker.brokers.find(address) for key, (address, _) in keys.items()}
     cast(Any, cluster.listener.broker).coordinator_of = places.get
     names = ("error_code", "node_id", "host", "port")
-    for version, kind in product(range(6), (0, 1, 2)):
+    for version, kind in product(range(7), (0, 1, 2, 3)):
         answers = {**{key: each for key, (_, each) in keys.items()}, "none": (unavailable, -1, "", -1)}
-        if kind == 2:
+        if kind == 3:
             answers = dict.fromkeys(answers, (ErrorCode.INVALID_REQUEST, -1, "", -1))
         found: list[Values] = []
         for several in [[each] for each in answers] if version < 4 else [[*answers]]:

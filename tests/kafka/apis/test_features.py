@@ -10,13 +10,13 @@ import trio
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import Command, OpenCluster, Order, RegisterBroker
-from dafka.broker.core.metadata.features import FEATURE, TRANSACTIONS, FeatureLevels, FeatureSupport
+from dafka.broker.core.metadata.features import FEATURE, FeatureLevels, FeatureSupport
 from dafka.broker.core.positions import Offset
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.broker.metadata.admin import ClusterAdmin
 from dafka.errors import RefusedChangeError
 from dafka.kafka.apis import SERVED
-from dafka.kafka.apis.features import FIRST_LEVELS, TRANSACTION_FEATURE, describe_versions
+from dafka.kafka.apis.features import FIRST_LEVELS, FOLLOWING, TRANSACTION_FEATURE, describe_versions
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.fake_cluster import OWN, FakeBroker, FakeCluster
 
@@ -53,8 +53,9 @@ def features(cluster: FakeCluster) -> list[tuple[int, ...]]:
     assert {each.api_key for each in found.api_keys} == {each for each in SERVED if FIRST_LEVELS.get(each, 1) <= level}
     supported = {each.name: (each.min_version, each.max_version) for each in found.supported_features}
     finalized = {each.name: (each.min_version_level, each.max_version_level) for each in found.finalized_features}
-    assert supported.pop(TRANSACTION_FEATURE) == (0, 2)
-    assert finalized.pop(TRANSACTION_FEATURE, None) == ((2, 2) if level >= TRANSACTIONS else None)
+    for name, (first, version) in FOLLOWING.items():
+        assert supported.pop(name) == (0, version)
+        assert finalized.pop(name, None) == ((version, version) if level >= first else None)
     assert supported.keys() == finalized.keys() == {FEATURE}
     return [supported[FEATURE], finalized[FEATURE], (found.finalized_features_epoch,)]
 
@@ -65,7 +66,7 @@ def test_a_feature_from_zero_on_is_hidden_from_versions_that_do_not_know_it() ->
     for version in range(5):
         found = describe_versions(cluster.client(ApiKey.API_VERSIONS, version), SERVED)
         lowest = {each.name: each.min_version for each in found.supported_features}
-        assert lowest == {FEATURE: 1, **({TRANSACTION_FEATURE: 0} if version >= 4 else {})}
+        assert lowest == {FEATURE: 1, **(dict.fromkeys(FOLLOWING, 0) if version >= 4 else {})}
 
 
 async def test_clients_raise_the_feature_level() -> None:

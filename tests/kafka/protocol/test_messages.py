@@ -43,14 +43,24 @@ NULL_DEFAULTS = {
 
 NOT_DESCRIBED = {
     f"{api}{kind}"
-    for api in ("UnregisterBroker", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe")
+    for api in (
+        "UnregisterBroker",
+        "ConsumerGroupHeartbeat",
+        "ConsumerGroupDescribe",
+        "ShareGroupHeartbeat",
+        "ShareGroupDescribe",
+        "ShareFetch",
+        "ShareAcknowledge",
+        "DescribeShareGroupOffsets",
+        "AlterShareGroupOffsets",
+        "DeleteShareGroupOffsets",
+    )
     for kind in ("Request", "Response")
 }
 """The messages that kafka-python does not have. kio has them; see the test of what is read and written."""
 
 NOT_ALL = {
     "LIST_OFFSETS": "1-11",
-    "FIND_COORDINATOR": "0-5",
     "OFFSET_COMMIT": "1-10",
     "OFFSET_FETCH": "1-10",
     "INIT_PRODUCER_ID": "0-5",

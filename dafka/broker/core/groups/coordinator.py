@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -32,16 +32,21 @@ from dafka.broker.core.groups.records import CommittedOffset, decode_group, deco
 from dafka.broker.core.groups.results import (
     DescribedGroup,
     JoinRequest,
+    JoinResult,
     LeaveResult,
     LeavingMember,
     LeftMember,
     SyncRequest,
 )
 from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.groups.share.coordinator import SHARE_KINDS, ShareCoordinator
+from dafka.broker.core.groups.share.members import ShareGroup, ShareHeartbeatRequest, ShareHeartbeatResult
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import StorageFormatError
+
+AnyGroup: TypeAlias = Group | ConsumerGroup | ShareGroup
 
 
 class OffsetToCommit(NamedTuple):
@@ -86,6 +91,8 @@ class DeleteOffsetsResult:
 class GroupCoordinator:
     """The groups and committed offsets of one shard. `make_id` returns a unique text, such as a UUID.
 
+    `shares` has the share groups. Other types of groups cannot have their names.
+
     To restart: `restore` every record in order, then `start`.
     """
 
@@ -99,6 +106,7 @@ class GroupCoordinator:
         self._log_table = log_table
         self._membership = Membership(settings, make_id)
         self._consumers = ConsumerMembership(settings, log_table, make_id)
+        self.shares = ShareCoordinator(settings, log_table, make_id)
         self._offsets = CommittedOffsets()
         self._next_check_ms: int | None = None
 
@@ -116,7 +124,9 @@ class GroupCoordinator:
 
     def _restore_group(self, record: StateRecord) -> None:
         kind = decode_key(record)[0]
-        if kind == CONSUMER_GROUP:
+        if kind in SHARE_KINDS:
+            self.shares.restore(record)
+        elif kind == CONSUMER_GROUP:
             self._consumers.restore_group(*decode_consumer_group(record))
         elif kind == CONSUMER_MEMBER:
             self._consumers.restore_member(*decode_member(record))
@@ -130,16 +140,19 @@ class GroupCoordinator:
                 self._membership.restore(group_id, Group(group_id, now_ms))
         self._membership.start(now_ms)
         self._consumers.start(now_ms)
+        self.shares.membership.start(now_ms)
         self._next_check_ms = now_ms + self._settings.offsets_retention_check_interval_ms
 
     def next_deadline_ms(self) -> int | None:
         """Return when to call `advance`; None before `start`."""
-        deadlines = (self._membership.next_deadline_ms(), self._consumers.next_deadline_ms(), self._next_check_ms)
+        memberships = (self._membership, self._consumers, self.shares.membership)
+        deadlines = (self._next_check_ms, *(each.next_deadline_ms() for each in memberships))
         return min((each for each in deadlines if each is not None), default=None)
 
     def advance(self, now_ms: int) -> list[Action]:
         """Expire sessions, phases of rebalances, and offsets."""
         actions = self._membership.advance(now_ms) + self._consumers.advance(now_ms) + self._restore_classic(now_ms)
+        actions += self.shares.membership.advance(now_ms)
         if self._next_check_ms is not None and self._next_check_ms <= now_ms:
             self._next_check_ms = now_ms + self._settings.offsets_retention_check_interval_ms
             actions += write_state(self._expire_offsets(now_ms))
@@ -150,6 +163,9 @@ class GroupCoordinator:
 
         A classic group whose members are consumers becomes a consumer group when a member joins it like this.
         """
+        if request.group_id in self.shares.membership.groups:
+            message = f"{request.group_id!r} is a share group"
+            return [Answer(token, ConsumerHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, message))]
         classic, actions = self._membership.groups.get(request.group_id), list[Action]()
         if classic is not None and request.member_epoch == JOINING_EPOCH and self._consumers.check(request) is None:
             converted = make_consumer_group(classic, self._log_table, now_ms)
@@ -159,6 +175,14 @@ class GroupCoordinator:
             actions = self._replace(classic, converted, now_ms)
         actions += self._consumers.heartbeat(token, request, now_ms)
         return actions + self._restore_classic(now_ms, request.group_id)
+
+    def share_heartbeat(self, token: Token, request: ShareHeartbeatRequest, now_ms: int) -> list[Action]:
+        """Join or leave a share group, or stay in it. The result is a `ShareHeartbeatResult`."""
+        other = self._find(request.group_id)
+        if other is None or isinstance(other, ShareGroup):
+            return self.shares.membership.heartbeat(token, request, now_ms)
+        message = f"{request.group_id!r} is a {other.group_type} group, and no share group"
+        return [Answer(token, ShareHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, message))]
 
     def _replace(self, classic: Group, converted: ConsumerGroup, now_ms: int) -> list[Action]:
         """Replace a classic group by the consumer group that is made of it, unless it has no members."""
@@ -181,6 +205,8 @@ class GroupCoordinator:
 
     def join_group(self, token: Token, request: JoinRequest, now_ms: int) -> list[Action]:
         """Join a group. The result is a `JoinResult`, often a later one."""
+        if request.group_id in self.shares.membership.groups:
+            return [Answer(token, JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))]
         consumer, records = self._consumers.groups.get(request.group_id), list[StateRecord]()
         if consumer is not None and not self._membership.check_join(request):
             if consumer.has_members:
@@ -261,8 +287,9 @@ class GroupCoordinator:
         return [*write_state(records), Answer(token, DeleteOffsetsResult(ErrorCode.NONE, errors))]
 
     def delete_topics(self, topic_ids: Container[str], name: str = "") -> list[Action]:
-        """Delete the offsets of deleted topics; see `CommittedOffsets.delete_topics`."""
-        return write_state(self._offsets.delete_topics(topic_ids, name))
+        """Delete the offsets and states of deleted topics; see `CommittedOffsets.delete_topics`."""
+        offsets = self._offsets.delete_topics(topic_ids, name)
+        return write_state([*offsets, *self.shares.delete_topics(topic_ids)])
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
         """Return the groups in some states or of some types, without their members; all if none are given.
@@ -288,11 +315,14 @@ class GroupCoordinator:
         """Return the description of a consumer group, with epochs and targets."""
         return self._consumers.describe(group_id)
 
-    def _groups(self) -> list[Group | ConsumerGroup]:
-        return [*self._membership.groups.values(), *self._consumers.groups.values()]
+    def _groups(self) -> list[AnyGroup]:
+        memberships = (self._membership, self._consumers, self.shares.membership)
+        return [group for each in memberships for group in each.groups.values()]
 
-    def _find(self, group_id: str) -> Group | ConsumerGroup | None:
-        return self._membership.groups.get(group_id) or self._consumers.groups.get(group_id)
+    def _find(self, group_id: str) -> AnyGroup | None:
+        memberships = (self._membership, self._consumers, self.shares.membership)
+        found = (each.groups.get(group_id) for each in memberships)
+        return next((group for group in found if group is not None), None)
 
     def delete_groups(self, token: Token, group_ids: Iterable[str]) -> list[Action]:
         """Delete groups without members. The result is a dict of `ErrorCode` by group."""
@@ -343,6 +373,8 @@ class GroupCoordinator:
                 return ErrorCode.ILLEGAL_GENERATION
             group = self._membership.add_group(request.group_id, now_ms)
             return ErrorCode.NONE if group else ErrorCode.GROUP_MAX_SIZE_REACHED
+        if isinstance(group, ShareGroup):
+            return ErrorCode.GROUP_ID_NOT_FOUND
         is_member = request.generation_id >= 0 or request.member_id or request.group_instance_id is not None
         if is_member:
             return self._check_member_commit(group, request, is_transactional, now_ms)
@@ -377,12 +409,15 @@ class GroupCoordinator:
                     unused_since_ms=group.state_since_ms if is_empty and group.protocol_type else None,
                     subscribed_topics=topics,
                 )
-            if group.is_unused and group.group_id not in self._offsets:
+            is_kept = group.group_id in self._offsets or self.shares.has_states(group.group_id)
+            if group.is_unused and not is_kept:
                 records += self._discard(group)
         return records
 
-    def _discard(self, group: Group | ConsumerGroup) -> list[StateRecord]:
+    def _discard(self, group: AnyGroup) -> list[StateRecord]:
         """Forget an unused group. Return the records to write."""
+        if isinstance(group, ShareGroup):
+            return self.shares.discard_group(group.group_id)
         if isinstance(group, ConsumerGroup):
             return self._consumers.discard_group(group.group_id)
         self._membership.discard_group(group.group_id)

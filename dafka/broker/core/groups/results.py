@@ -8,8 +8,8 @@ import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
 
-CLASSIC, CONSUMER = "classic", "consumer"
-"""The types of groups: members divide the logs among themselves, or the coordinator assigns them."""
+CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
+"""The types of groups: members divide the logs among themselves, the coordinator does, or they share records."""
 
 
 @attrs.frozen(kw_only=True)

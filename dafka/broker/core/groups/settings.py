@@ -12,6 +12,8 @@ class GroupSettings:
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_consumer_session_timeout_ms: int = 45_000
+    group_share_session_timeout_ms: int = 45_000
+    group_share_max_size: int = 200
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 10_000
     groups_max: int = 100_000  # Kafka has no such limit

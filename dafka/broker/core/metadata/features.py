@@ -59,6 +59,10 @@ TRANSACTIONS = 3
 """The first level with transactions that have an epoch each, and that logs and groups join implicitly (KIP-890)."""
 
 
+SHARE_GROUPS = 3
+"""The first level with share groups, whose members share the records of logs (KIP-932)."""
+
+
 def common_levels(ranges: Iterable[FeatureLevels]) -> FeatureLevels:
     """Return the levels that are in all ranges. There are none if `lowest` is larger than `highest`."""
     found = list(ranges)
@@ -92,5 +96,5 @@ _CLIENT_ACCESS_COMMANDS = (
     "alter-client-quota",
 )
 
-SUPPORTED = FeatureSupport(FeatureLevels(1, TRANSACTIONS), dict.fromkeys(_CLIENT_ACCESS_COMMANDS, CLIENT_ACCESS))
+SUPPORTED = FeatureSupport(FeatureLevels(1, SHARE_GROUPS), dict.fromkeys(_CLIENT_ACCESS_COMMANDS, CLIENT_ACCESS))
 """What this version of dafka supports."""

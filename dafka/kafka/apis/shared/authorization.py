@@ -26,7 +26,8 @@ GROUP_REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 CLUSTER_REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
-_NAMES = ("name", "topic", "key", "group_id", "transactional_id")
+_NAMES = ("name", "topic", "topic_name", "key", "group_id", "transactional_id")
+_TOPIC_NAMES = ("topic", "name", "topic_name")
 _NUMBERS = ("partition_index", "partition", "partition_id", "index")
 _OTHER_IDENTITIES = ("topic_id", "resource_type", "resource_name")
 
@@ -114,7 +115,7 @@ def name_of(context: RequestContext, part: Any) -> str:
     """
     if isinstance(part, str):
         return part
-    name: str | None = part.topic if hasattr(part, "topic") else part.name
+    name: str | None = next((getattr(part, each) for each in _TOPIC_NAMES if hasattr(part, each)), None)
     topic_id = getattr(part, "topic_id", NIL)
     if name or topic_id == NIL:
         return name or ""

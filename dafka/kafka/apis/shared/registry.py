@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, TypeAlias, TypeVar
 
 import attrs
@@ -52,8 +52,8 @@ class RequestContext:
     """The context of a request: the client's connection, as handlers see it.
 
     `source` is what limits count: the user, or the address of a client that has not authenticated. `endpoint` is the
-    host and port at which the client reaches the broker. The client waits for `throttle_s` before its next request is
-    read, because of its quotas.
+    host and port at which the client reaches the broker. `connection` identifies the connection. The client waits for
+    `throttle_s` before its next request is read, because of its quotas.
     """
 
     server: KafkaServer
@@ -61,6 +61,7 @@ class RequestContext:
     host: str
     endpoint: tuple[str, int]
     source: str
+    connection: Hashable
     throttle_s: float = 0.0
 
     @property

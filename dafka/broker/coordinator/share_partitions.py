@@ -1,0 +1,276 @@
+"""The share partitions of the logs that this broker leads.
+
+Each is loaded from the coordinator of its group when a member asks for records. All changes are written there. Changes
+that come while one is written become the next write, so that many acknowledgements share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from dafka.broker.coordinator.groups import follow_divergences
+from dafka.broker.coordinator.share_store import COORDINATOR_ERRORS, ShareStore
+from dafka.broker.core.coordination.deadlines import Deadlines
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.coordinator import FetchedOffset
+from dafka.broker.core.groups.share.settings import ShareSettings
+from dafka.broker.core.groups.share.share_partition import Acknowledgement, SharePartition
+from dafka.broker.core.groups.share.state import SharePartitionKey, ShareState
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.tables import BrokerTables
+from dafka.broker.core.topic_partition import TopicPartition
+from dafka.broker.log.durable_waits import DurableWaits
+from dafka.broker.log.waiters import LogWaiters
+from dafka.broker.replication.leases import LeaderLeases
+from dafka.errors import StorageError
+from dafka.steady_clock import steady_now_ms
+
+RETRY_S = 0.2
+"""The time before a request to a coordinator is repeated."""
+
+IDLE_S = 600.0
+"""How long a share partition stays without requests."""
+
+
+@attrs.define(eq=False)
+class LedSharePartition:
+    """A share partition of a log, while this broker leads it in one epoch.
+
+    Attributes:
+        partition: Its records; None until it is loaded.
+        error: Why it is no longer served; NONE while it is.
+        written: The revision that is committed.
+        changed: Set when one of these changes, and then replaced.
+        is_reading: Whether its records are being read for a member.
+        is_wanted: Whether another member waits until they are read.
+        is_writing: Whether changes are being written.
+        used_at: When it was used last, by trio's clock.
+    """
+
+    key: SharePartitionKey
+    log: Log
+    epoch: int
+    partition: SharePartition | None = None
+    error: ErrorCode = ErrorCode.NONE
+    written: int = 0
+    changed: trio.Event = attrs.field(factory=trio.Event)
+    is_reading: bool = False
+    is_wanted: bool = False
+    is_writing: bool = False
+    used_at: float = 0.0
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is served."""
+        leadership = self.log.leadership
+        return not self.error and leadership.is_led and leadership.epoch == self.epoch
+
+    def notify(self) -> None:
+        """Notify the tasks that wait for a change."""
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
+
+
+@attrs.define(eq=False, slots=False)
+class SharePartitions:
+    """The share partitions here. `settings_of` returns the settings of a share group."""
+
+    _tables: BrokerTables
+    _store: ShareStore
+    _leases: LeaderLeases
+    _watchers: LogWaiters
+    _waits: DurableWaits
+    settings_of: Callable[[str], ShareSettings]
+    _served: dict[SharePartitionKey, LedSharePartition] = attrs.field(init=False, factory=dict)
+    _locks: Deadlines[SharePartitionKey] = attrs.field(init=False, factory=Deadlines)
+    _has_locked: trio.Event = attrs.field(init=False, factory=trio.Event)
+    _nursery: trio.Nursery = attrs.field(init=False)
+
+    def __len__(self) -> int:
+        return len(self._served)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Load and write share partitions, and release records whose locks have expired, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._forget_idle)
+            task_status.started()
+            await self._keep_time()
+
+    def find(self, group_id: str, log: Log, topic_id: str) -> LedSharePartition:
+        """Return the share partition of a group and a log that this broker leads, and begin to load it if needed."""
+        key = SharePartitionKey(group_id, topic_id, log.number)
+        found = self._served.get(key)
+        if found is None or not found.is_current:
+            found = self._served[key] = LedSharePartition(key, log, log.leadership.epoch)
+            self._nursery.start_soon(self._load, found)
+        found.used_at = trio.current_time()
+        return found
+
+    def served(self, group_id: str, topic_id: str, number: int) -> LedSharePartition | None:
+        """Return a share partition that is loaded and served; None if it is not."""
+        found = self._served.get(SharePartitionKey(group_id, topic_id, number))
+        return found if found is not None and found.is_current and found.partition is not None else None
+
+    def acknowledge(
+        self, served: LedSharePartition, member_id: str, acknowledgements: Sequence[Acknowledgement]
+    ) -> ErrorCode:
+        """Acknowledge records that a member has. They stay acknowledged only once `wait_written` returns."""
+        assert served.partition is not None
+        limits, now_ms = self.settings_of(served.key.group_id).limits, steady_now_ms()
+        error = served.partition.acknowledge(member_id, acknowledgements, limits, now_ms)
+        self._on_change(served)
+        return error
+
+    async def wait_written(self, served: LedSharePartition) -> ErrorCode:
+        """Wait until all changes so far are committed. Return an error if that is not certain."""
+        assert served.partition is not None
+        revision = served.partition.revision
+        try:
+            with self._waits.bounded():
+                while served.written < revision and not served.error:
+                    await served.changed.wait()
+        except StorageError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE if served.written >= revision else served.error
+
+    def release(self, group_id: str, member_id: str) -> None:
+        """Release what a member of a group has in all share partitions here."""
+        limits = self.settings_of(group_id).limits
+        for key, served in self._served.items():
+            if key.group_id == group_id and served.partition is not None and served.is_current:
+                served.partition.release(member_id, limits)
+                self._on_change(served)
+
+    def on_acquired(self, served: LedSharePartition) -> None:
+        """Begin to watch the locks of records that were acquired."""
+        if served.key not in self._locks:
+            self._locks.set(served.key, steady_now_ms() + self.settings_of(served.key.group_id).limits.lock_ms)
+            self._has_locked.set()
+
+    def on_read(self, served: LedSharePartition) -> None:
+        """Notify the members that wait for the end of a read."""
+        if served.is_wanted:
+            served.is_wanted = False
+            self._watchers.notify(served.log)
+
+    def holds_lease(self, served: LedSharePartition) -> bool:
+        """Return whether no other broker can lead the log. Call it right before the response with acquired records."""
+        return served.is_current and self._leases.holds_lease(served.log)
+
+    def _on_change(self, served: LedSharePartition) -> None:
+        """Write what has changed, and notify the members that wait for records."""
+        assert served.partition is not None
+        if served.partition.revision > served.written:
+            self._watchers.notify(served.log)
+            if not served.is_writing:
+                served.is_writing = True
+                self._nursery.start_soon(self._write, served)
+
+    def _end(self, served: LedSharePartition, error: ErrorCode) -> None:
+        """Stop to serve a share partition. It is loaded again when a member asks for its records."""
+        served.error = error
+        if self._served.get(served.key) is served:
+            del self._served[served.key]
+            self._locks.cancel(served.key)
+        served.notify()
+        self._watchers.notify(served.log)
+
+    async def _load(self, served: LedSharePartition) -> None:
+        """Load a share partition, or stop to serve it."""
+        log = served.log
+        while served.is_current and not (log.is_end_known and self._leases.holds_lease(log)):
+            with self._watchers.watching([log]) as advanced, trio.move_on_after(RETRY_S):
+                await advanced.wait()
+        error = ErrorCode.NONE
+        while served.is_current:
+            loaded = await self._store.load(served.key, served.epoch)
+            error = loaded.error_code
+            if not error:
+                error = await self._open(served, loaded.state)
+            if error not in COORDINATOR_ERRORS:
+                break
+            await trio.sleep(RETRY_S)
+        if error or not served.is_current:
+            self._end(served, error or ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def _open(self, served: LedSharePartition, stored: ShareState) -> ErrorCode:
+        """Begin to serve a share partition that was loaded, once the offset at which it begins is committed."""
+        log, state = served.log, stored
+        if state.start_offset < 0:
+            is_earliest = self.settings_of(served.key.group_id).is_earliest
+            state = attrs.evolve(state, start_offset=log.index.start_offset if is_earliest else log.high_watermark)
+        elif state.written_epoch >= 0:
+            end = FetchedOffset(state.end_offset, state.written_epoch, "", ErrorCode.NONE)
+            partition = TopicPartition(log.topic, log.number)
+            state = state.cut(follow_divergences(self._tables, partition, end).offset)
+        opened = SharePartition(state, served.epoch)
+        if opened.store() != stored:
+            error = await self._store.write(served.key, opened.store())
+            if error:
+                return error
+        served.partition = opened
+        served.notify()
+        self._watchers.notify(log)
+        return ErrorCode.NONE
+
+    async def verify(self, served: LedSharePartition) -> None:
+        """Stop to serve a share partition whose state was replaced at the coordinator.
+
+        Call this for a new member: an administrator can set the start offset while there are no members.
+        """
+        if served.partition is None:
+            return
+        loaded = await self._store.load(served.key, served.epoch)
+        is_replaced = not loaded.error_code and loaded.state.state_id != served.partition.state_id
+        if is_replaced or (loaded.error_code and loaded.error_code not in COORDINATOR_ERRORS):
+            self._end(served, loaded.error_code or ErrorCode.FENCED_STATE_EPOCH)
+
+    async def _write(self, served: LedSharePartition) -> None:
+        """Write all changes of a share partition."""
+        assert served.partition is not None
+        while served.written < served.partition.revision and not served.error:
+            revision = served.partition.revision
+            error = await self._store.write(served.key, served.partition.store())
+            if not error:
+                served.written = revision
+                served.notify()
+            elif error not in COORDINATOR_ERRORS:
+                self._end(served, error)
+            elif not served.is_current:
+                self._end(served, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            else:
+                await trio.sleep(RETRY_S)
+        served.is_writing = False
+
+    async def _keep_time(self) -> None:
+        """Release the records whose locks have expired."""
+        while True:
+            self._has_locked = trio.Event()
+            due_ms = self._locks.next_deadline_ms()
+            wait_s = float("inf") if due_ms is None else max(due_ms - steady_now_ms(), 0) / 1000
+            with trio.move_on_after(wait_s):
+                await self._has_locked.wait()
+            now_ms = steady_now_ms()
+            while (key := self._locks.pop_due(now_ms)) is not None:
+                served = self._served.get(key)
+                if served is None or served.partition is None:
+                    continue
+                served.partition.expire(self.settings_of(key.group_id).limits, now_ms)
+                deadline_ms = served.partition.next_deadline_ms()
+                if deadline_ms is not None:
+                    self._locks.set(key, deadline_ms)
+                self._on_change(served)
+            await trio.lowlevel.checkpoint()
+
+    async def _forget_idle(self) -> None:
+        """Forget the share partitions that are not used, and have nothing to write."""
+        while True:
+            await trio.sleep(IDLE_S)
+            for served in list(self._served.values()):
+                is_idle = trio.current_time() - served.used_at > IDLE_S and not served.is_writing
+                if is_idle and served.key not in self._locks:
+                    self._end(served, ErrorCode.NOT_LEADER_OR_FOLLOWER)

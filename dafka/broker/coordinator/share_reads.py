@@ -1,0 +1,111 @@
+"""Reads the records that the members of share groups acquire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+
+from dafka.batches import read_header
+from dafka.broker.coordinator.share_partitions import LedSharePartition, SharePartitions
+from dafka.broker.core.groups.share.share_partition import AcquiredRange, FetchedBatch
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset
+from dafka.broker.log.reader import LogReader, split_committed
+from dafka.steady_clock import steady_now_ms
+
+
+class AcquiredRecords(NamedTuple):
+    """Record batches with the records that a member has acquired, and which ones these are."""
+
+    batches: Sequence[bytes] = ()
+    ranges: Sequence[AcquiredRange] = ()
+
+
+@attrs.frozen(kw_only=True)
+class ShareRead:
+    """How much a member wants.
+
+    Attributes:
+        records_max: The number of records. The last batch can exceed it, unless the limit `is_exact`.
+        range_max: How many records the acquired ranges should have.
+    """
+
+    member_id: str
+    records_max: int
+    range_max: int
+    is_exact: bool = False
+
+
+@attrs.define(eq=False, slots=False)
+class ShareReader:
+    """Reads and acquires the next records of share partitions."""
+
+    _partitions: SharePartitions
+    _reader: LogReader
+
+    async def read(self, served: LedSharePartition, wanted: ShareRead, bytes_max: int) -> AcquiredRecords:
+        """Acquire the next records for a member; none if there are none, or another member reads them.
+
+        Raise `StorageError` or `BatchError` if the records cannot be read.
+        """
+        log, partition = served.log, served.partition
+        served.is_wanted |= served.is_reading
+        if partition is None or served.is_reading or wanted.records_max <= 0 or bytes_max <= 0:
+            return AcquiredRecords()
+        settings = self._partitions.settings_of(served.key.group_id)
+        partition.advance_log_start(log.index.start_offset)
+        offset = partition.next_offset(settings.limits)
+        end = log.last_stable_offset if settings.is_committed else log.high_watermark
+        if offset is None or offset >= end:
+            return AcquiredRecords()
+        served.is_reading = True
+        try:
+            found = await self._reader.read(log, Offset(offset), end, bytes_max)
+        finally:
+            served.is_reading = False
+            self._partitions.on_read(served)
+        if not served.is_current:
+            return AcquiredRecords()
+        batches = _describe(log, Offset(offset), found, is_committed=settings.is_committed)
+        if not found:  # all records up to the end were deleted
+            batches = [FetchedBatch(offset, end, has_records=False)]
+        ranges = partition.acquire(
+            wanted.member_id,
+            offset,
+            batches,
+            settings.limits,
+            steady_now_ms(),
+            records_max=wanted.records_max,
+            range_max=wanted.range_max,
+            is_exact=wanted.is_exact,
+        )
+        if not ranges:
+            return AcquiredRecords()
+        self._partitions.on_acquired(served)
+        last = ranges[-1].end
+        kept = [
+            data
+            for data, batch in zip(found, batches, strict=True)
+            if batch.has_records and batch.first < last and batch.end > ranges[0].first
+        ]
+        return AcquiredRecords(kept, ranges)
+
+
+def _describe(log: Log, offset: Offset, found: Sequence[bytes], *, is_committed: bool) -> list[FetchedBatch]:
+    """Return the batches that were read. Markers are not delivered, nor aborted records if only committed ones are."""
+    headers = [read_header(data) for data in found]
+    aborted = set[int]()
+    if is_committed and headers:
+        transactions = log.aborted_between(offset, Offset(headers[-1].end_offset))
+        split = split_committed(list(zip(headers, found, strict=True)), transactions)
+        aborted = {header.base_offset for (header, _), is_kept in split if not is_kept}
+    return [
+        FetchedBatch(
+            header.base_offset,
+            header.end_offset,
+            header.count > 0 and not header.is_control and header.base_offset not in aborted,
+        )
+        for header in headers
+    ]

@@ -1,0 +1,254 @@
+"""A share partition: which records of a log the members of a share group get, have, and have acknowledged.
+
+The leader of the log has it. Records are acquired by a member for a time. A member accepts, releases or rejects them.
+If it does nothing, they become available again. A record that is delivered too often is archived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import attrs
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.share.runs import RecordState, Run, RunTable
+from dafka.broker.core.groups.share.state import ShareState, restore_runs, store_runs
+
+
+class AcknowledgeType(IntEnum):
+    """What a member says of records. The numbers are Kafka's."""
+
+    GAP = 0
+    """There is no record at the offset."""
+
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+
+    RENEW = 4
+    """The member needs more time."""
+
+
+class Acknowledgement(NamedTuple):
+    """What a member says of a range of offsets, up to `end`."""
+
+    first: int
+    end: int
+    kind: AcknowledgeType
+
+
+class FetchedBatch(NamedTuple):
+    """A batch that was read, up to `end`. It is not delivered unless it `has_records` for clients."""
+
+    first: int
+    end: int
+    has_records: bool = True
+
+
+class AcquiredRange(NamedTuple):
+    """Records that a member gets, up to `end`, and how often they were delivered, now included."""
+
+    first: int
+    end: int
+    delivery_count: int
+
+
+@attrs.frozen(kw_only=True)
+class ShareLimits:
+    """The limits of a share group.
+
+    Attributes:
+        lock_ms: How long a member has records.
+        delivery_count_max: How often a record is delivered.
+        in_flight_max: The offsets that a share partition can have between the first and the last delivered one. A batch
+            can exceed it.
+    """
+
+    lock_ms: int = 30_000
+    delivery_count_max: int = 5
+    in_flight_max: int = 2_000
+
+
+DEFAULT_LIMITS = ShareLimits()
+"""Kafka's default limits."""
+
+
+class SharePartition:
+    """One share partition, in one leader epoch of its log, restored from its stored state.
+
+    `revision` is the number of changes to store. What a member has acknowledged counts when `store` of that revision,
+    or of a later one, is committed.
+    """
+
+    def __init__(self, state: ShareState, leader_epoch: int) -> None:
+        self.state_id = state.state_id
+        self.leader_epoch = leader_epoch
+        self.revision = 0
+        self._runs = RunTable(state.start_offset, restore_runs(state))
+        self._log_start = 0
+
+    @property
+    def start_offset(self) -> int:
+        """The offset of the first record whose state has not ended."""
+        return self._runs.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record that was delivered."""
+        return self._runs.end_offset
+
+    @property
+    def runs(self) -> Iterable[Run]:
+        """The states of the records between these offsets."""
+        return self._runs
+
+    def store(self) -> ShareState:
+        """Return the state to store."""
+        epoch = self.leader_epoch
+        return ShareState(self.state_id, epoch, epoch, self.start_offset, store_runs(self._runs))
+
+    def next_offset(self, limits: ShareLimits) -> int | None:
+        """Return the first offset that a member can acquire; None if too many records are in flight."""
+        available = next((run.first for run in self._runs if run.state is RecordState.AVAILABLE), None)
+        if available is None and self.end_offset - self.start_offset < limits.in_flight_max:
+            return self.end_offset
+        return available
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when the next lock expires; None if no record is acquired."""
+        acquired = (run.deadline_ms for run in self._runs if run.state is RecordState.ACQUIRED)
+        return min(acquired, default=None)
+
+    def acquire(
+        self,
+        member_id: str,
+        offset: int,
+        batches: Sequence[FetchedBatch],
+        limits: ShareLimits,
+        now_ms: int,
+        *,
+        records_max: int,
+        range_max: int,
+        is_exact: bool = False,
+    ) -> list[AcquiredRange]:
+        """Acquire available records for a member.
+
+        The batches were read from an offset on that was the `next_offset`, in order. There are no records between them.
+        The last batch is acquired completely, even if these are more records than `records_max`, unless the limit
+        `is_exact`. The ranges returned have up to `range_max` records, unless a batch has more.
+        """
+        found, count = list[AcquiredRange](), 0
+        for batch in batches:
+            is_full = self.end_offset - self.start_offset >= limits.in_flight_max
+            if count >= records_max or (is_full and batch.first >= self.end_offset):
+                break
+            self._archive(offset, batch.first if batch.has_records else batch.end)
+            offset = batch.end
+            first, fresh = max(batch.first, self.start_offset), list[Run]()
+            if batch.end > self.end_offset and not is_full:
+                fresh.append(Run(self.end_offset, batch.end))
+            for run in [*self._runs.between(first, batch.end), *fresh]:
+                if run.state is not RecordState.AVAILABLE or not batch.has_records:
+                    continue
+                end = min(run.end, run.first + records_max - count) if is_exact else run.end
+                if end > run.first:
+                    acquired = Run(
+                        run.first,
+                        end,
+                        RecordState.ACQUIRED,
+                        run.delivery_count + 1,
+                        member_id,
+                        now_ms + limits.lock_ms,
+                    )
+                    self._runs.put(acquired)
+                    _add_range(found, AcquiredRange(run.first, end, acquired.delivery_count), range_max)
+                    count += end - run.first
+        self._advance()
+        return found
+
+    def acknowledge(
+        self, member_id: str, acknowledgements: Sequence[Acknowledgement], limits: ShareLimits, now_ms: int
+    ) -> ErrorCode:
+        """Change the state of records that a member has. Return the error; nothing changes if there is one.
+
+        The ranges are in order, and do not overlap.
+        """
+        self.expire(limits, now_ms)
+        previous_end = 0
+        for first, end, _ in acknowledgements:
+            if not previous_end <= first < end:
+                return ErrorCode.INVALID_REQUEST
+            previous_end = end
+        if not all(self._is_acquired(member_id, first, end) for first, end, _ in acknowledgements):
+            return ErrorCode.INVALID_RECORD_STATE
+        for first, end, kind in acknowledgements:
+            for run in self._runs.between(first, end):
+                self._end_delivery(run, kind, limits, now_ms)
+        self.revision += any(each.kind is not AcknowledgeType.RENEW for each in acknowledgements)
+        self._advance()
+        return ErrorCode.NONE
+
+    def release(self, member_id: str, limits: ShareLimits) -> bool:
+        """Release all records that a member has. Return whether there were any."""
+        return self._release([run for run in self._runs if run.member_id == member_id], limits)
+
+    def expire(self, limits: ShareLimits, now_ms: int) -> bool:
+        """Release the records whose locks have expired. Return whether there were any."""
+        acquired = (run for run in self._runs if run.state is RecordState.ACQUIRED)
+        return self._release([run for run in acquired if run.deadline_ms <= now_ms], limits)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Archive the records before an offset, which were deleted. Members keep those that they have."""
+        if offset > self._log_start:
+            self._log_start = offset
+            self._advance()
+
+    def _is_acquired(self, member_id: str, first: int, end: int) -> bool:
+        runs = self._runs.between(first, end)
+        is_complete = bool(runs) and runs[0].first == first and runs[-1].end == end
+        return is_complete and all(run.member_id == member_id and run.state is RecordState.ACQUIRED for run in runs)
+
+    def _release(self, runs: Sequence[Run], limits: ShareLimits) -> bool:
+        for run in runs:
+            self._end_delivery(run, AcknowledgeType.RELEASE, limits, 0)
+        self.revision += bool(runs)
+        self._advance()
+        return bool(runs)
+
+    def _end_delivery(self, run: Run, kind: AcknowledgeType, limits: ShareLimits, now_ms: int) -> None:
+        if kind is AcknowledgeType.RENEW:
+            self._runs.put(attrs.evolve(run, deadline_ms=now_ms + limits.lock_ms))
+        elif kind is AcknowledgeType.ACCEPT:
+            self._runs.put(Run(run.first, run.end, RecordState.ACKNOWLEDGED))
+        elif kind is AcknowledgeType.RELEASE and run.delivery_count < limits.delivery_count_max:
+            self._runs.put(Run(run.first, run.end, RecordState.AVAILABLE, run.delivery_count))
+        else:
+            self._runs.put(Run(run.first, run.end, RecordState.ARCHIVED))
+
+    def _archive(self, first: int, end: int) -> None:
+        """Archive available offsets in a range in which there are no records. The range can be empty."""
+        if first >= end:
+            return
+        for run in self._runs.between(first, end):
+            if run.state is RecordState.AVAILABLE:
+                self._runs.put(Run(run.first, run.end, RecordState.ARCHIVED))
+        if end > self.end_offset:
+            self._runs.put(Run(self.end_offset, end, RecordState.ARCHIVED))
+
+    def _advance(self) -> None:
+        """Advance the start offset to the first record whose state has not ended."""
+        if self._log_start > self.start_offset:
+            self._archive(self.start_offset, self._log_start)
+        self._runs.drop_ended()
+
+
+def _add_range(ranges: list[AcquiredRange], added: AcquiredRange, range_max: int) -> None:
+    """Add a range to those before it, as one range if they have the same count and are not too large."""
+    last = ranges[-1] if ranges else AcquiredRange(-1, -1, -1)
+    is_joined = (last.end, last.delivery_count) == (added.first, added.delivery_count)
+    if is_joined and added.end - last.first <= range_max:
+        ranges[-1] = last._replace(end=added.end)
+    else:
+        ranges.append(added)

@@ -1,0 +1,305 @@
+"""ShareFetch and ShareAcknowledge: members of share groups acquire records of the logs that this broker leads."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import attrs
+import trio
+
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.coordinator.share_partitions import LedSharePartition
+from dafka.broker.coordinator.share_reads import AcquiredRecords, ShareRead
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType
+from dafka.broker.core.log.log import Log
+from dafka.errors import BatchError, StorageError
+from dafka.kafka.apis.fetch import RESPONSE_BYTES_MAX
+from dafka.kafka.apis.shared.acknowledgements import acknowledge, find_shared_log
+from dafka.kafka.apis.shared.authorization import GROUP_REFUSED, TOPIC_REFUSED, add_refused, may_use, split_unauthorized
+from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
+from dafka.kafka.apis.shared.topic_ids import id_of
+from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH, RECORD_LIMIT
+from dafka.kafka.protocol.messages.logs import LeaderIdAndEpoch, NodeEndpoint
+from dafka.kafka.protocol.messages.share_records import (
+    AcknowledgedPartition,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    SharePartitionData,
+)
+from dafka.kafka.protocol.messages.share_records import AcquiredRecords as AcquiredRange
+from dafka.kafka.server.cluster_view import NO_NODE
+from dafka.kafka.server.share_sessions import SharedLog, ShareMemberId, ShareSession
+
+_T = TypeVar("_T")
+
+_NOTHING = AcquiredRecords()
+_NO_LEADER = LeaderIdAndEpoch(leader_id=NO_NODE, leader_epoch=-1)
+
+
+@attrs.define
+class _Part:
+    """What a member asks of one log, and gets."""
+
+    log: Log | None
+    error: ErrorCode
+    served: LedSharePartition | None = None
+    acquired: AcquiredRecords = _NOTHING
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the member must be answered immediately."""
+        return bool(self.error or self.acquired.ranges)
+
+
+def _authorize(response: type[ShareFetchResponse | ShareAcknowledgeResponse]) -> Authorization:
+    """Require the permission for the group, and `read` on the topics. Those of sessions are checked with each fetch."""
+
+    def authorize(
+        user: Permissions, context: RequestContext, request: ShareFetchRequest | ShareAcknowledgeRequest
+    ) -> Decision:
+        if not user.may_use_group(request.group_id or ""):
+            return response(error_code=GROUP_REFUSED)
+        refused = split_unauthorized(request, "topics", lambda each: may_use(context, each, user.may_read))
+        add = add_refused(refused, "responses", TOPIC_REFUSED, current_leader=_NO_LEADER)
+        if add is None or request.topics:
+            return add
+        found = response()
+        add(found)
+        return found
+
+    return authorize
+
+
+@handles(ShareFetchRequest, _authorize(ShareFetchResponse))
+async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> ShareFetchResponse:
+    """Acknowledge records, then acquire others. Wait for them up to `max_wait_ms`."""
+    deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
+    member = ShareMemberId(request.group_id or "", request.member_id or "")
+    epoch = request.share_session_epoch
+    named = {
+        SharedLog(topic.topic_id, each.partition_index): each.acknowledgement_batches
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    acknowledged = {log: batches for log, batches in named.items() if batches}
+    problem = _find_problem(member, is_early=epoch == INITIAL_EPOCH and bool(acknowledged))
+    if problem:
+        return ShareFetchResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    forgotten = [
+        SharedLog(topic.topic_id, each) for topic in request.forgotten_topics_data for each in topic.partitions
+    ]
+    error, session = _begin(context, member, epoch, named, forgotten)
+    if session is None:
+        return ShareFetchResponse(error_code=error)
+    errors = await acknowledge(context, member, acknowledged, is_renewal=request.is_renew_ack)
+    if epoch == FINAL_EPOCH:
+        _end(context, member)
+    parts = dict[SharedLog, _Part]()
+    if epoch != FINAL_EPOCH and not request.is_renew_ack:
+        parts = await _fetch(context, request, session, member, deadline)
+    return _respond(context, member, errors, parts)
+
+
+@handles(ShareAcknowledgeRequest, _authorize(ShareAcknowledgeResponse))
+async def share_acknowledge(context: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+    """Acknowledge records."""
+    member = ShareMemberId(request.group_id or "", request.member_id or "")
+    epoch = request.share_session_epoch
+    problem = _find_problem(member, is_early=epoch == INITIAL_EPOCH)
+    if problem:
+        return ShareAcknowledgeResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    error, session = _begin(context, member, epoch)
+    if session is None:
+        return ShareAcknowledgeResponse(error_code=error)
+    named = {
+        SharedLog(topic.topic_id, each.partition_index): each.acknowledgement_batches
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    errors = await acknowledge(context, member, named, is_renewal=request.is_renew_ack)
+    if epoch == FINAL_EPOCH:
+        _end(context, member)
+    leaders = {each: _find_leader(context, each, found) for each, found in errors.items()}
+    partitions = {
+        each: AcknowledgedPartition(partition_index=each.number, error_code=found, current_leader=leaders[each])
+        for each, found in errors.items()
+    }
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=context.broker.shares.settings_of(member.group_id).limits.lock_ms,
+        responses=[
+            ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=found)
+            for topic_id, found in _by_topic(partitions).items()
+        ],
+        node_endpoints=_describe_endpoints(context, leaders.values()),
+    )
+
+
+def _find_problem(member: ShareMemberId, *, is_early: bool) -> str:
+    """Return why a request is invalid; empty if it is not."""
+    if not member.group_id or not member.member_id:
+        return f"the {'group' if not member.group_id else 'member'} id is empty"
+    return "a request that begins a share session acknowledges nothing" if is_early else ""
+
+
+def _begin(
+    context: RequestContext,
+    member: ShareMemberId,
+    epoch: int,
+    added: Iterable[SharedLog] = (),
+    forgotten: Iterable[SharedLog] = (),
+) -> tuple[ErrorCode, ShareSession | None]:
+    """Return the session of a request, or the error that it has none."""
+    sessions = context.server.share_sessions
+    error, session, replaced = sessions.begin(member, epoch, context.connection, added, forgotten)
+    if replaced is not None:
+        context.broker.shares.release(*replaced)
+    return error, session
+
+
+def _end(context: RequestContext, member: ShareMemberId) -> None:
+    context.server.share_sessions.end(member)
+    context.broker.shares.release(*member)
+
+
+async def _fetch(
+    context: RequestContext,
+    request: ShareFetchRequest,
+    session: ShareSession,
+    member: ShareMemberId,
+    deadline: float,
+) -> dict[SharedLog, _Part]:
+    """Return the logs with acquired records or errors. Wait for one of them."""
+    parts = {each: _Part(*find_shared_log(context, each)) for each in session.logs}
+    shares = context.broker.shares
+    if session.is_new:
+        for each, part in parts.items():
+            if part.log is not None and not part.error:
+                await shares.verify(shares.find(member.group_id, part.log, id_of(each.topic_id)))
+    wanted = ShareRead(
+        member_id=member.member_id,
+        records_max=request.max_records,
+        range_max=max(request.batch_size, 1),
+        is_exact=request.share_acquire_mode == RECORD_LIMIT,
+    )
+    logs = [part.log for part in parts.values() if part.log is not None]
+    while True:
+        # During the wait, logs can be deleted and leaders can change.
+        for each, part in parts.items():
+            part.log, part.error = find_shared_log(context, each)
+            if part.log is not None and not part.error:
+                _find_served(context, member, each, part)
+        with context.broker.node.watchers.watching(logs) as advanced:
+            await _read_within_memory(context, request.max_bytes, wanted, parts.values())
+            found = {each: part for each, part in parts.items() if part.is_urgent}
+            if found or trio.current_time() >= deadline:
+                for each in found:
+                    session.delay(each)
+                return found
+            with trio.move_on_at(deadline):
+                await advanced.wait()
+
+
+def _find_served(context: RequestContext, member: ShareMemberId, named: SharedLog, part: _Part) -> None:
+    """Find the share partition of a log. It can be loaded again once in a request."""
+    served = part.served
+    if served is None or served.error is ErrorCode.FENCED_STATE_EPOCH:
+        assert part.log is not None
+        part.served = context.broker.shares.find(member.group_id, part.log, id_of(named.topic_id))
+    elif served.error is ErrorCode.GROUP_ID_NOT_FOUND:
+        part.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif not served.is_current:
+        part.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def _read_within_memory(
+    context: RequestContext, bytes_max: int, wanted: ShareRead, parts: Iterable[_Part]
+) -> None:
+    """Acquire records within the memory that unread responses of other clients leave."""
+    answers, shares = context.server.answers, context.broker.shares
+    granted = left = answers.grant(min(max(bytes_max, 0), RESPONSE_BYTES_MAX))
+    acquired = list[_Part]()
+    try:
+        for part in parts:
+            if part.served is None or part.error:
+                continue
+            try:
+                async with context.broker.reads_of(context.source):
+                    part.acquired = await context.broker.share_reader.read(part.served, wanted, left)
+            except (StorageError, BatchError):
+                part.error = ErrorCode.KAFKA_STORAGE_ERROR
+                continue
+            left -= sum(map(len, part.acquired.batches))
+            count = sum(each.end - each.first for each in part.acquired.ranges)
+            wanted = attrs.evolve(wanted, records_max=wanted.records_max - count)
+            acquired += [part] if count else []
+    finally:
+        answers.give_back(granted)
+    is_too_large = granted - left > max(granted, answers.left_bytes)
+    for part in acquired:
+        assert part.served is not None
+        is_led = shares.holds_lease(part.served)  # else another broker could have delivered them, too
+        if is_too_large or not is_led:
+            part.error = ErrorCode.NONE if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            released = [Acknowledgement(each.first, each.end, AcknowledgeType.RELEASE) for each in part.acquired.ranges]
+            shares.acknowledge(part.served, wanted.member_id, released)
+            part.acquired = _NOTHING
+
+
+def _respond(
+    context: RequestContext,
+    member: ShareMemberId,
+    errors: Mapping[SharedLog, ErrorCode],
+    parts: Mapping[SharedLog, _Part],
+) -> ShareFetchResponse:
+    found = dict[SharedLog, SharePartitionData]()
+    for each in {**errors, **parts}:
+        part, error = parts.get(each, _Part(None, ErrorCode.NONE)), errors.get(each, ErrorCode.NONE)
+        found[each] = SharePartitionData(
+            partition_index=each.number,
+            error_code=part.error,
+            acknowledge_error_code=error,
+            current_leader=_find_leader(context, each, part.error or error),
+            records=b"".join(part.acquired.batches),
+            acquired_records=[
+                AcquiredRange(first_offset=first, last_offset=end - 1, delivery_count=count)
+                for first, end, count in part.acquired.ranges
+            ],
+        )
+        if part.log is not None:
+            count = sum(acquired.end - acquired.first for acquired in part.acquired.ranges)
+            context.server.counters.consumed[part.log.topic] += count
+    return ShareFetchResponse(
+        acquisition_lock_timeout_ms=context.broker.shares.settings_of(member.group_id).limits.lock_ms,
+        responses=[
+            ShareFetchableTopicResponse(topic_id=topic_id, partitions=each)
+            for topic_id, each in _by_topic(found).items()
+        ],
+        node_endpoints=_describe_endpoints(context, (each.current_leader for each in found.values())),
+    )
+
+
+def _by_topic(partitions: Mapping[SharedLog, _T]) -> dict[uuid.UUID, list[_T]]:
+    found: dict[uuid.UUID, list[_T]] = {}
+    for log, each in partitions.items():
+        found.setdefault(log.topic_id, []).append(each)
+    return found
+
+
+def _find_leader(context: RequestContext, named: SharedLog, error: ErrorCode) -> LeaderIdAndEpoch:
+    """Return the leader of a log for a client that has asked another broker."""
+    log = find_shared_log(context, named).log
+    if log is None or error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return _NO_LEADER
+    return context.view_cluster().describe_leader(log)
+
+
+def _describe_endpoints(context: RequestContext, leaders: Iterable[LeaderIdAndEpoch]) -> list[NodeEndpoint]:
+    named = [each for each in leaders if each.leader_id != NO_NODE]
+    return context.view_cluster().describe_endpoints(named) if named else []

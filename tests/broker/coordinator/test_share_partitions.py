@@ -1,0 +1,208 @@
+"""Share groups whose coordinators and leaders are spread over brokers, and survive the loss of any."""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from dafka.broker.broker import Broker
+from dafka.broker.coordinator import share_partitions, share_reads
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError
+from dafka.broker.coordinator.share_partitions import LedSharePartition
+from dafka.broker.coordinator.share_reads import ShareRead
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.share.members import ShareHeartbeatRequest
+from dafka.broker.core.groups.share.share_partition import DEFAULT_LIMITS, Acknowledgement, AcknowledgeType
+from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.log_replicas import LogKey
+from dafka.errors import NotLeaderError, StorageError
+from tests.broker.coordinator.brokers import Brokers
+from tests.broker.coordinator.test_several_brokers import NAMES, find_leader, led_log, open_orders
+from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, wait_for
+
+GROUPS = [f"group-{number}" for number in range(6)]
+READ = ShareRead(member_id="m", records_max=3, range_max=3, is_exact=True)
+STEPS = 120
+
+
+async def join(brokers: Brokers, group: str) -> None:
+    """Add a member to a group."""
+    request = ShareHeartbeatRequest(group_id=group, member_id="m", member_epoch=0, topics=frozenset({"orders"}))
+    result = await brokers.coordinator_of(group).groups.share_heartbeat(request)
+    assert result.error_code is ErrorCode.NONE
+
+
+async def load(brokers: Brokers, group: str) -> tuple[Broker, LedSharePartition]:
+    """Return the share partition of a group at the leader of the log, when it is loaded."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            await wait_for(lambda: find_leader(brokers) is not None)
+            broker, log = led_log(brokers)
+            served = broker.shares.find(group, log, topic_of(broker))
+            while served.is_current and served.partition is None:
+                with trio.move_on_after(0.1):
+                    await served.changed.wait()
+            if served.is_current:
+                return broker, served
+            await trio.sleep(0.1)
+
+
+def topic_of(broker: Broker) -> str:
+    return broker.node.topics["orders"].topic_id
+
+
+async def append(broker: Broker, log: Log, *values: bytes) -> bool:
+    """Append records. Return whether they are committed."""
+    try:
+        await broker.appender.append(log, batch(*values), "").wait_offset()
+    except (NotLeaderError, StorageError):
+        return False
+    return True
+
+
+async def test_a_group_is_served_wherever_its_coordinator_is(autojump_clock: MockClock) -> None:
+    async with open_orders() as brokers:
+        broker, log = led_log(brokers)
+        places = {brokers.coordinator_of(group) is broker for group in GROUPS}
+        assert places == {True, False}
+        for group in GROUPS:
+            absent = broker.shares.find(group, log, topic_of(broker))
+            await wait_for(lambda absent=absent: bool(absent.error))  # type: ignore[misc]
+            assert absent.error is ErrorCode.GROUP_ID_NOT_FOUND
+            await join(brokers, group)
+            await load(brokers, group)
+        assert await append(broker, log, *[b"%d" % number for number in range(3)])
+        for group in GROUPS:
+            broker, served = await load(brokers, group)
+            found = await broker.share_reader.read(served, READ, 2**20)
+            assert [(each.first, each.end) for each in found.ranges] == [(0, 3)]
+            said = [Acknowledgement(0, 2, AcknowledgeType.ACCEPT), Acknowledgement(2, 3, AcknowledgeType.RELEASE)]
+            assert broker.shares.acknowledge(served, "m", said) is ErrorCode.NONE
+            assert await broker.shares.wait_written(served) is ErrorCode.NONE
+            states = await brokers.coordinator_of(group).groups.share_states(group)
+            assert states is not None
+            (state,) = states.values()
+            assert (state.start_offset, state.runs) == (2, ((1, 0, 1),))
+        for group in GROUPS:
+            broker, served = await load(brokers, group)
+            coordinator = brokers.coordinator_of(group).groups
+            leaving = ShareHeartbeatRequest(group_id=group, member_id="m", member_epoch=-1)
+            assert (await coordinator.share_heartbeat(leaving)).error_code is ErrorCode.NONE
+            assert await coordinator.set_share_starts(group, {LogKey(topic_of(broker), 0): 1}) is ErrorCode.NONE
+            await broker.shares.verify(served)
+            assert served.error is ErrorCode.FENCED_STATE_EPOCH
+            broker, served = await load(brokers, group)
+            assert served.partition is not None
+            assert served.partition.start_offset == 1
+
+
+async def test_locks_expire(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (share_partitions, share_reads):
+        monkeypatch.setattr(module, "steady_now_ms", lambda: int(trio.current_time() * 1000))
+    async with open_orders() as brokers:
+        await join(brokers, GROUPS[0])
+        broker, served = await load(brokers, GROUPS[0])
+        assert await append(broker, served.log, b"x")
+        for count in range(1, DEFAULT_LIMITS.delivery_count_max + 1):
+            (found,) = (await broker.share_reader.read(served, READ, 2**20)).ranges
+            assert found.delivery_count == count
+            assert not (await broker.share_reader.read(served, READ, 2**20)).ranges
+            with broker.node.watchers.watching([served.log]) as advanced:
+                begun = trio.current_time()
+                while served.partition is not None and served.partition.next_deadline_ms() is not None:
+                    await advanced.wait()
+                    await trio.sleep(0.01)
+                assert trio.current_time() - begun <= DEFAULT_LIMITS.lock_ms / 1000 + 2
+        assert await broker.shares.wait_written(served) is ErrorCode.NONE
+        assert served.partition is not None
+        assert served.partition.start_offset == 1
+
+
+@attrs.define
+class Faults:
+    """What has happened to the records of a group, by offset."""
+
+    brokers: Brokers
+    group: str
+    draw: Random
+    written: int = 0
+    accepted: set[int] = attrs.field(factory=set)
+    uncertain: set[int] = attrs.field(factory=set)
+    delivered: set[int] = attrs.field(factory=set)
+    stopped: list[str] = attrs.field(factory=list)
+
+    async def write(self) -> None:
+        await wait_for(lambda: find_leader(self.brokers) is not None)
+        broker, log = led_log(self.brokers)
+        with trio.move_on_after(5):
+            await append(broker, log, b"x")
+
+    async def work(self) -> None:
+        """Have a member get records and accept some of them."""
+        broker, served = await load(self.brokers, self.group)
+        found = await broker.share_reader.read(served, READ, 2**20)
+        if not broker.shares.holds_lease(served):
+            return
+        offsets = [offset for each in found.ranges for offset in range(each.first, each.end)]
+        assert not self.accepted.intersection(offsets)
+        self.delivered.update(offsets)
+        for offset in offsets:
+            kind = self.draw.choice((AcknowledgeType.ACCEPT, AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE))
+            error = broker.shares.acknowledge(served, "m", [Acknowledgement(offset, offset + 1, kind)])
+            if error or kind is AcknowledgeType.RELEASE:
+                continue
+            self.uncertain.add(offset)
+            with trio.move_on_after(self.draw.choice((0.1, 5, 40))):
+                if await broker.shares.wait_written(served) is ErrorCode.NONE:
+                    self.accepted.add(offset)
+
+    async def stop(self) -> None:
+        """Stop a broker, or start one that was stopped."""
+        if self.stopped:
+            await self.brokers.start(self.stopped.pop())
+        else:
+            name = self.draw.choice(NAMES)
+            self.stopped.append(name)
+            await self.brokers.stop(self.brokers.running[name])
+
+    async def step(self) -> None:
+        (kind,) = self.draw.choices(("write", "work", "stop"), (20, 30, 3))
+        await (self.write() if kind == "write" else self.work() if kind == "work" else self.stop())
+
+    async def end(self) -> None:
+        """Have the group finish all records."""
+        with trio.fail_after(PATIENCE_S * 5):
+            while True:
+                await self.work()
+                with trio.move_on_after(5):
+                    _, log = led_log(self.brokers) if find_leader(self.brokers) else (None, None)
+                    _, served = await load(self.brokers, self.group)
+                    assert served.partition is not None
+                    if log is not None and served.partition.start_offset == log.high_watermark:
+                        self.written = log.high_watermark
+                        return
+                await trio.sleep(1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_was_confirmed_is_kept_when_brokers_are_lost(autojump_clock: MockClock, seed: int) -> None:
+    draw = Random(seed)
+    async with open_orders() as brokers:
+        faults = Faults(brokers, draw.choice(GROUPS), draw)
+        await join(brokers, faults.group)
+        await load(brokers, faults.group)
+        for _ in range(STEPS):
+            try:
+                await faults.step()
+            except CoordinatorError:
+                await trio.sleep(1)
+        if faults.stopped:
+            await faults.stop()
+        await faults.end()
+        assert faults.written > STEPS / 5
+        assert faults.delivered == set(range(faults.written))
+        assert len(faults.accepted) > faults.written / 2

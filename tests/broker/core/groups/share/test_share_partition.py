@@ -1,0 +1,195 @@
+"""A share partition against its model: members that acknowledge, are late and leave, and leaders that restart.
+
+Each record is accepted once, rejected, delivered as often as it may be, or deleted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from random import Random
+
+import attrs
+import pytest
+
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.share.runs import RecordState
+from dafka.broker.core.groups.share.share_partition import (
+    Acknowledgement,
+    AcknowledgeType,
+    FetchedBatch,
+    ShareLimits,
+    SharePartition,
+)
+from dafka.broker.core.groups.share.state import NO_STATE
+from tests.broker.core.groups.share.model import Model, expand, expand_ranges, make_log, read
+
+SEEDS = 150
+STEPS = 150
+END = 120
+MEMBERS = ("a", "b", "c")
+ACQUIRE, ACKNOWLEDGE, RELEASE, WAIT, RESTART, DELETE = range(6)
+
+
+class Run:
+    """One run. `delivered` counts the deliveries of each offset that have ended, or were repeated after a restart."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        self.limits = ShareLimits(
+            lock_ms=100, delivery_count_max=self.draw.randint(1, 4), in_flight_max=self.draw.choice((4, 15, 1000))
+        )
+        self.log = make_log(self.draw, END)
+        self.records = {n for each in self.log if each.has_records for n in range(each.first, each.end)}
+        start = self.draw.choice((0, 0, 7))
+        self.partition = SharePartition(attrs.evolve(NO_STATE, start_offset=start), 1)
+        self.model = Model(start)
+        self.now_ms = 0
+        self.accepted: set[int] = set()
+        self.rejected: set[int] = set()
+        self.counts: dict[int, int] = {}
+        self.begins = start
+
+    def step(self) -> None:
+        (kind,) = self.draw.choices((ACQUIRE, ACKNOWLEDGE, RELEASE, WAIT, RESTART, DELETE), (40, 40, 4, 8, 4, 3))
+        member_id = self.draw.choice(MEMBERS)
+        if kind == ACQUIRE:
+            self.acquire(member_id)
+        elif kind == ACKNOWLEDGE:
+            self.acknowledge(member_id)
+        elif kind == RELEASE:
+            self.partition.release(member_id, self.limits)
+            self.model.release(member_id, self.limits)
+        elif kind == WAIT:
+            self.wait()
+        elif kind == RESTART:
+            self.restart()
+        else:
+            offset = self.model.start + self.draw.choice((-1, 0, 2, 6))
+            self.partition.advance_log_start(offset)
+            self.model.advance_log_start(offset)
+        self.check()
+
+    def wait(self) -> None:
+        self.now_ms += self.draw.choice((10, 40, 120))
+        if self.draw.random() < 0.5:
+            self.partition.expire(self.limits, self.now_ms)
+            self.model.expire(self.limits, self.now_ms)
+
+    def check(self) -> None:
+        assert expand(self.partition) == self.model.offsets
+        assert (self.partition.start_offset, self.partition.end_offset) == (self.model.start, self.model.end)
+        assert self.partition.next_offset(self.limits) == self.model.next_offset(self.limits)
+        locks = [each.deadline_ms for each in self.model.offsets.values() if each.state is RecordState.ACQUIRED]
+        assert self.partition.next_deadline_ms() == min(locks, default=None)
+        runs = list(self.partition.runs)
+        assert not any(after.continues(before) for before, after in itertools.pairwise(runs))
+
+    def acquire(self, member_id: str, records_max: int | None = None) -> list[tuple[int, int]]:
+        offset = self.partition.next_offset(self.limits)
+        batches = [] if offset is None else read(self.log, self.draw, offset)
+        if offset is None or not batches:
+            return []
+        while self.draw.random() < 0.3:  # during the read
+            self.draw.choice((self.wait, lambda: self.acknowledge(member_id)))()
+        records_max = self.draw.randint(0, 12) if records_max is None else records_max
+        is_exact, range_max = self.draw.random() < 0.3, self.draw.randint(1, 8)
+        ranges = self.partition.acquire(
+            member_id,
+            offset,
+            batches,
+            self.limits,
+            self.now_ms,
+            records_max=records_max,
+            range_max=range_max,
+            is_exact=is_exact,
+        )
+        found = expand_ranges(ranges)
+        assert found == self.model.acquire(member_id, offset, batches, self.limits, self.now_ms, records_max, is_exact)
+        assert not is_exact or len(found) <= records_max
+        largest = max((each.end - each.first for each in self.log), default=0)
+        assert all(each.end - each.first <= max(range_max, largest) for each in ranges)
+        for number, count in found:
+            assert number in self.records
+            assert number not in self.accepted | self.rejected
+            assert count <= self.limits.delivery_count_max
+            self.counts[number] = count
+        return found
+
+    def acknowledge(self, member_id: str) -> None:
+        held = [n for n, each in self.model.offsets.items() if each.member_id == member_id]
+        said = list[Acknowledgement]()
+        while held and len(said) < self.draw.randint(1, 3):
+            first = self.draw.choice(held)
+            end = first + self.draw.randint(1, 5) if self.draw.random() < 0.3 else first + 1
+            while self.draw.random() < 0.7 and end in held:
+                end += 1
+            said.append(Acknowledgement(first, end, self.draw.choice(list(AcknowledgeType))))
+        if self.draw.random() < 0.9:
+            said.sort()
+        if self.draw.random() < 0.05:
+            said.append(Acknowledgement(self.draw.randint(-2, END), END + 5, AcknowledgeType.ACCEPT))
+        self.say(member_id, said)
+
+    def say(self, member_id: str, said: list[Acknowledgement]) -> None:
+        revision = self.partition.revision
+        error = self.partition.acknowledge(member_id, said, self.limits, self.now_ms)
+        assert error == self.model.acknowledge(member_id, said, self.limits, self.now_ms)
+        if error:
+            return
+        is_lasting = any(each.kind is not AcknowledgeType.RENEW for each in said)
+        assert not is_lasting or self.partition.revision > revision
+        for first, end, kind in said:
+            numbers = set(range(first, end))
+            if kind is AcknowledgeType.ACCEPT:
+                assert not numbers & (self.accepted | self.rejected)
+                self.accepted |= numbers
+            elif kind in {AcknowledgeType.REJECT, AcknowledgeType.GAP}:
+                self.rejected |= numbers
+
+    def restart(self) -> None:
+        stored = self.partition.store()
+        assert stored.end_offset <= self.partition.end_offset
+        self.partition = SharePartition(stored, self.draw.randint(1, 9))
+        self.model.restart()
+        self.model.advance_log_start(0)
+        self.partition.advance_log_start(self.model.log_start)
+
+    def drain(self) -> None:
+        """Accept everything that is left."""
+        for member_id in MEMBERS:
+            self.partition.release(member_id, self.limits)
+            self.model.release(member_id, self.limits)
+        self.check()
+        while self.partition.end_offset < END or any(run.state is RecordState.AVAILABLE for run in self.partition.runs):
+            found = self.acquire("last", records_max=50)
+            self.check()
+            self.say("last", [Acknowledgement(number, number + 1, AcknowledgeType.ACCEPT) for number, _ in found])
+            self.check()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_record_has_one_fate(seed: int) -> None:
+    run = Run(seed)
+    for _ in range(STEPS):
+        run.step()
+    run.drain()
+    for number in run.records & set(range(run.begins, END)):
+        is_deleted = number < run.model.log_start
+        is_worn = run.counts.get(number, 0) == run.limits.delivery_count_max
+        assert number in run.accepted | run.rejected or is_deleted or is_worn, number
+
+
+def test_ranges_that_overlap_or_are_empty_are_refused() -> None:
+    limits, partition = ShareLimits(), SharePartition(attrs.evolve(NO_STATE, start_offset=0), 0)
+    partition.acquire("a", 0, [FetchedBatch(0, 9)], limits, 0, records_max=9, range_max=9)
+    accept, release = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
+    for said in (
+        [Acknowledgement(0, 4, accept), Acknowledgement(3, 5, release)],
+        [Acknowledgement(4, 4, accept)],
+        [Acknowledgement(-1, 3, accept)],
+        [Acknowledgement(5, 6, accept), Acknowledgement(2, 3, accept)],
+    ):
+        assert partition.acknowledge("a", said, limits, 0) is ErrorCode.INVALID_REQUEST
+    assert partition.acknowledge("b", [Acknowledgement(0, 1, accept)], limits, 0) is ErrorCode.INVALID_RECORD_STATE
+    assert partition.acknowledge("a", [Acknowledgement(0, 9, accept)], limits, 0) is ErrorCode.NONE
+    assert (partition.start_offset, list(partition.runs)) == (9, [])

@@ -1,0 +1,269 @@
+"""Share groups, as their members and administrators see them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dafka.batches import encode_batch
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.share.share_partition import DEFAULT_LIMITS, AcknowledgeType
+from dafka.config import Config
+from dafka.kafka.protocol.constants import RECORD_LIMIT, ApiKey
+from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.share_member import ShareMember, errors_of
+
+ACCEPT, RELEASE, REJECT, RENEW = list(AcknowledgeType)[1:]
+NONE = ErrorCode.NONE
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with open_door(Config().with_kafka(auto_create_topics="off")) as found:
+        yield found
+
+
+class Sharing:
+    """A topic with one log, and the members of a group that reads it."""
+
+    def __init__(self, door: Door, client: Client) -> None:
+        self.door, self.client = door, client
+        self.name = f"shared-{next(_names)}"
+        self.topic, self.group = self.name, f"group-{self.name}"
+        client.create_topics(self.topic, logs=1)
+        self.members: list[ShareMember] = []
+
+    def join(self, member_id: str) -> ShareMember:
+        """Add a member, for which the broker has loaded the group's state."""
+        self.members.append(ShareMember(self.door.servers, self.group, self.topic, member_id).join())
+        while self.offsets()[0] < 0:
+            self.members[-1].fetch()
+        return self.members[-1]
+
+    def write(self, count: int, **values: Any) -> int:
+        """Write a batch of records, and return its offset."""
+        return self.client.append(self.topic, encode_batch(0, [b"x"] * count, timestamps=1, **values))
+
+    def offsets(self) -> tuple[int, int]:
+        """Return the start offset of the group, and its lag."""
+        (group,) = self.client.ask(
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=[{"group_id": self.group, "topics": self.asked()}]
+        )["groups"]
+        (topic,) = group["topics"]
+        (part,) = topic["partitions"]
+        assert (group["error_code"], part["error_code"]) == (NONE, NONE)
+        return part["start_offset"], part["lag"]
+
+    def asked(self, **fields: Any) -> list[dict[str, Any]]:
+        partitions = [{"partition_index": 0, **fields}] if fields else [0]
+        return [{"topic_name": self.topic, "partitions": partitions}]
+
+    def close(self) -> None:
+        for each in self.members:
+            each.client.socket.close()
+
+
+@pytest.fixture
+def sharing(door: Door, client: Client) -> Iterator[Sharing]:
+    found = Sharing(door, client)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def client(door: Door) -> Iterator[Client]:
+    with door.connect() as found:
+        yield found
+
+
+def counts(member: ShareMember, answer: Any) -> dict[int, int]:
+    """Return how often the records in a response were delivered, by offset."""
+    return {each.offset: each.delivery_count for each in member.deliveries_in(answer)}
+
+
+def test_members_share_the_records_of_a_log(sharing: Sharing) -> None:
+    one, two = sharing.join("one"), sharing.join("two")
+    sharing.write(4)
+    sharing.write(4)
+    first = counts(one, one.fetch(max_records=4))
+    second = counts(two, two.fetch(max_records=4))
+    assert (first, second) == (dict.fromkeys(range(4), 1), dict.fromkeys(range(4, 8), 1))
+    assert counts(one, one.fetch(max_wait_ms=0)) == {}
+    assert errors_of(two.acknowledge({0: dict.fromkeys(range(4, 8), ACCEPT)})) == {0: NONE}
+    assert sharing.offsets() == (0, 4)
+    assert errors_of(two.acknowledge({0: {0: ACCEPT}})) == {0: ErrorCode.INVALID_RECORD_STATE}
+    answer = one.fetch({0: {0: ACCEPT, 1: RELEASE, 2: REJECT, 3: ACCEPT}}, max_wait_ms=0)
+    assert errors_of(answer, "acknowledge_error_code") == {0: NONE}
+    assert counts(one, answer) == {1: 2}
+    assert answer["acquisition_lock_timeout_ms"] == DEFAULT_LIMITS.lock_ms
+    assert sharing.offsets() == (1, 1)
+    assert errors_of(one.acknowledge({0: {1: RENEW}})) == {0: ErrorCode.INVALID_REQUEST}
+    renewed = one.acknowledge({0: {1: RENEW}}, is_renew_ack=True)
+    assert (errors_of(renewed), renewed["acquisition_lock_timeout_ms"]) == ({0: NONE}, DEFAULT_LIMITS.lock_ms)
+    assert errors_of(one.acknowledge({0: {1: ACCEPT}}, version=1)) == {0: NONE}
+    assert sharing.offsets() == (8, 0)
+
+
+def test_a_member_that_leaves_or_loses_its_connection_releases_what_it_has(sharing: Sharing) -> None:
+    sharing.join("other")
+    for number, end in enumerate(("fetch", "acknowledge", "connection")):
+        member = sharing.join(f"member-{number}")
+        sharing.write(2) if not number else None
+        assert set(counts(member, member.fetch()).values()) == {number + 1}
+        if end == "fetch":
+            assert member.fetch(is_last=True)["error_code"] == NONE
+        elif end == "acknowledge":
+            assert member.acknowledge({}, is_last=True)["error_code"] == NONE
+        else:
+            member.client.socket.close()
+    last = sharing.join("last")
+    assert counts(last, last.fetch(max_wait_ms=50_000)) == {0: 4, 1: 4}
+    last.fetch(is_last=True)
+    final = sharing.join("final")
+    assert counts(final, final.fetch(is_last=False)) == {0: 5, 1: 5}
+    final.fetch(is_last=True)
+    assert sharing.offsets() == (2, 0)
+
+
+def test_a_fetch_waits_until_there_are_records(sharing: Sharing) -> None:
+    one, two = sharing.join("one"), sharing.join("two")
+    one.begin_fetch()
+    sharing.write(3)
+    assert counts(one, one.end_fetch()) == {0: 1, 1: 1, 2: 1}
+    two.begin_fetch()
+    assert errors_of(one.acknowledge({0: {0: ACCEPT, 2: RELEASE}})) == {0: NONE}
+    assert counts(two, two.end_fetch()) == {2: 2}
+
+
+def test_batches_are_acquired_completely_unless_the_limit_is_exact(sharing: Sharing) -> None:
+    member = sharing.join("one")
+    sharing.write(7)
+    sharing.write(2)
+    sharing.write(2)
+    first = member.fetch(max_records=3)
+    ((part,),) = [topic["partitions"] for topic in first["responses"]]
+    assert [(each["first_offset"], each["last_offset"]) for each in part["acquired_records"]] == [(0, 6)]
+    second = member.fetch(max_records=3, batch_size=2)
+    ((part,),) = [topic["partitions"] for topic in second["responses"]]
+    assert [(each["first_offset"], each["last_offset"]) for each in part["acquired_records"]] == [(7, 8), (9, 10)]
+    sharing.write(5)
+    assert counts(member, member.fetch(max_records=3, share_acquire_mode=RECORD_LIMIT)) == {11: 1, 12: 1, 13: 1}
+    assert counts(member, member.fetch()) == {14: 1, 15: 1}
+
+
+def test_markers_of_transactions_are_not_delivered(sharing: Sharing, client: Client) -> None:
+    member = sharing.join("one")
+    transactional_id, partitions = sharing.name, [{"name": sharing.topic, "partitions": [0]}]
+    found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, transactional_id=transactional_id, transaction_timeout_ms=10_000)
+    producer = {key: found[key] for key in ("producer_id", "producer_epoch")}
+    for sequence, is_committed in ((0, False), (2, True)):
+        added = {f"v3_and_below_{key}": each for key, each in producer.items()}
+        client.ask(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            3,
+            v3_and_below_transactional_id=transactional_id,
+            v3_and_below_topics=partitions,
+            **added,
+        )
+        batch = encode_batch(0, [b"x"] * 2, timestamps=1, is_transactional=True, base_sequence=sequence, **producer)
+        client.append(sharing.topic, batch, transactional_id=transactional_id)
+        ended = client.ask(ApiKey.END_TXN, 3, transactional_id=transactional_id, committed=is_committed, **producer)
+        assert ended["error_code"] == NONE
+    delivered: dict[int, int] = {}
+    while len(delivered) < 4:
+        delivered |= counts(member, member.fetch())
+    assert delivered == {0: 1, 1: 1, 3: 1, 4: 1}
+    member.acknowledge({0: dict.fromkeys(delivered, ACCEPT)})
+    while sharing.offsets() != (6, 0):
+        assert counts(member, member.fetch()) == {}
+
+
+def test_requests_that_follow_no_session_are_refused(sharing: Sharing) -> None:
+    member = sharing.join("one")
+    member.session_epoch += 1
+    assert member.fetch()["error_code"] == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    member.member_id = "two"
+    assert member.fetch()["error_code"] == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert member.acknowledge({0: {0: ACCEPT}}, is_last=True)["error_code"] == ErrorCode.SHARE_SESSION_NOT_FOUND
+    member.session_epoch = 0
+    for answer in (member.fetch({0: {0: ACCEPT}}), member.acknowledge({0: {0: ACCEPT}})):
+        assert (answer["error_code"], "acknowledges nothing" in answer["error_message"]) == (
+            ErrorCode.INVALID_REQUEST,
+            True,
+        )
+    member.member_id = ""
+    assert "the member id is empty" in member.fetch()["error_message"]
+
+
+def test_administrators_see_and_move_a_group(sharing: Sharing, client: Client) -> None:
+    member = sharing.join("one")
+    sharing.write(9)
+    assert len(counts(member, member.fetch())) == 9
+    group, topic = sharing.group, sharing.topic
+    listed = {each["group_id"]: each for each in client.ask(ApiKey.LIST_GROUPS, 5, types_filter=["share"])["groups"]}
+    assert (listed[group]["group_type"], listed[group]["group_state"]) == ("share", "Stable")
+    asked = {"group_ids": [group, "none"], "include_authorized_operations": False}
+    found, missing = client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, **asked)["groups"]
+    assert (found["group_state"], found["assignor_name"]) == ("Stable", "simple")
+    assert [each["member_id"] for each in found["members"]] == ["one"]
+    assert found["members"][0]["assignment"]["topic_partitions"][0]["partitions"] == [0]
+    assert missing["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    (other,) = client.ask(ApiKey.DESCRIBE_GROUPS, 6, groups=[group])["groups"]
+    assert other["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    alter = {"group_id": group, "topics": sharing.asked(start_offset=4)}
+    refused = client.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, **alter)
+    assert refused["error_code"] == ErrorCode.NON_EMPTY_GROUP
+    member.leave()
+    altered = client.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, **alter)
+    assert altered["error_code"] == altered["responses"][0]["partitions"][0]["error_code"] == NONE
+    assert sharing.offsets() == (4, 5)
+    other_member = sharing.join("two")
+    assert set(counts(other_member, other_member.fetch())) == {4, 5, 6, 7, 8}
+    late = member.acknowledge({0: {0: ACCEPT}})
+    assert errors_of(late) == {0: ErrorCode.INVALID_RECORD_STATE}
+    other_member.leave()
+    for name, error in ((topic, NONE), ("nowhere", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)):
+        deleted = client.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, group_id=group, topics=[{"topic_name": name}])
+        assert deleted["responses"][0]["error_code"] == error
+    assert sharing.offsets() == (-1, -1)
+    every = client.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, groups=[{"group_id": group, "topics": None}])
+    assert every["groups"][0]["topics"] == []
+    (removed,) = client.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[group])["results"]
+    assert removed["error_code"] == NONE
+    asked = {"groups": [{"group_id": group, "topics": None}]}
+    assert client.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, **asked)["groups"][0]["error_code"] == (
+        ErrorCode.GROUP_ID_NOT_FOUND
+    )
+
+
+def test_records_that_were_deleted_are_skipped(sharing: Sharing, client: Client) -> None:
+    member = sharing.join("one")
+    sharing.write(3)
+    assert set(counts(member, member.fetch())) == {0, 1, 2}
+    sharing.write(3)
+    partitions = [{"partition_index": 0, "offset": 5}]
+    client.ask(ApiKey.DELETE_RECORDS, 2, topics=[{"name": sharing.topic, "partitions": partitions}], timeout_ms=10_000)
+    assert counts(member, member.fetch()) == {5: 1}
+    said = {0: RELEASE, 1: ACCEPT, 2: RELEASE, 5: ACCEPT}
+    assert errors_of(member.acknowledge({0: said})) == {0: NONE}
+    assert counts(member, member.fetch(max_wait_ms=0)) == {}
+    assert sharing.offsets() == (6, 0)
+
+
+def test_a_topic_that_is_deleted_is_forgotten(sharing: Sharing, client: Client) -> None:
+    member = sharing.join("one")
+    sharing.write(1)
+    delivered = member.fetch()
+    assert counts(member, delivered) == {0: 1}
+    client.ask(ApiKey.DELETE_TOPICS, 4, topic_names=[sharing.topic], timeout_ms=10_000)
+    assert errors_of(member.fetch()) == {0: ErrorCode.UNKNOWN_TOPIC_ID}
+    assert errors_of(member.acknowledge({0: {0: ACCEPT}})) == {0: ErrorCode.UNKNOWN_TOPIC_ID}
+    client.create_topics(sharing.topic, logs=2)
+    member.logs = []
+    member.join()
+    assert member.logs == [0, 1]
+    assert sharing.offsets() == (-1, -1)
