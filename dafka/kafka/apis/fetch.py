@@ -7,6 +7,7 @@ exists (KIP-392).
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 import attrs
@@ -236,14 +237,23 @@ async def _read_log(
 
 
 async def _read_messages(context: RequestContext, log: Log, offset: Offset, end: Offset, limit: int) -> list[bytes]:
-    """Return records for old clients: an uncompressed message set, within the size that the client accepts."""
-    batches = await context.broker.node.reader.read(log, offset, end, limit, limit)
+    """Return records for old clients: an uncompressed message set, within the size that the client accepts.
+
+    A message set cannot say that there are no records at some offsets, because they were compacted or are the ends of
+    transactions: they are skipped, or the client would ask for the same offset again and again.
+    """
     magic = int(context.header.api_version >= _TIMES_VERSION)
+    while batches := await context.broker.node.reader.read(log, offset, end, limit, limit):
+        convert = partial(_encode_message_sets, batches, magic)
+        messages = await trio.to_thread.run_sync(convert, limiter=_CONVERTING)
+        if any(messages):
+            return messages
+        offset = Offset(read_header(batches[-1]).end_offset)
+    return []
 
-    def convert() -> list[bytes]:
-        return [encode_message_set(each, magic) for each in batches]
 
-    return await trio.to_thread.run_sync(convert, limiter=_CONVERTING)
+def _encode_message_sets(batches: list[bytes], magic: int) -> list[bytes]:
+    return [encode_message_set(each, magic) for each in batches]
 
 
 def _find_offset_error(log: Log, offset: Offset) -> ErrorCode:

@@ -1,0 +1,113 @@
+"""Edges of Produce and Fetch: gaps that compaction leaves, sequences that begin again, readers of open transactions."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dafka import Config
+from dafka.batches import encode_batch
+from dafka.kafka.protocol.constants import ApiKey
+from tests.kafka.apis.door import Client, Door, open_door
+from tests.waiting import poll_until
+
+PLACE = ("t", 0)
+COUNT = 300
+
+
+@pytest.fixture(params=["memory:", "sqlite:{}/store.db"])
+def door(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Door]:
+    config = Config().with_store(compaction_interval_ms=20, compaction_rate_bytes=0)
+    with open_door(config, storage=request.param.format(tmp_path)) as found:
+        yield found
+
+
+def fetch(client: Client, version: int, offset: int, *, size: int = 10**6, **values: Any) -> bytes:
+    asked = {"topic": "t", "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": size}]}
+    values = {"max_wait_ms": 0, "min_bytes": 0, **values}
+    found = client.ask(ApiKey.FETCH, version, topics=[asked], **values)["responses"][0]["partitions"][0]
+    assert found["error_code"] == 0
+    return bytes(found["records"])
+
+
+def offsets_in(records: bytes) -> list[int]:
+    """Return the offsets in a message set."""
+    found, position = [], 0
+    while position + 12 <= len(records):
+        offset, size = struct.unpack_from(">qi", records, position)
+        found.append(offset)
+        position += 12 + size
+    return found
+
+
+def test_old_clients_go_on_behind_what_was_compacted(door: Door, client: Client) -> None:
+    client.create_topics("t", logs=1, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
+    for number in range(COUNT):
+        key = b"kept" if number in {0, COUNT - 1} else b"%d" % (number % 3)
+        client.append("t", encode_batch(0, [b"x" * 100], keys=[key], timestamps=1))
+    poll_until(lambda: len(read_all(client, 3, 10**6)) < COUNT // 2)
+    kept = read_all(client, 3, 10**6)
+    assert max(after - before for before, after in pairwise([-1, *kept])) > COUNT // 3, "there is a gap"
+    for version in range(4):
+        for size in (1, 150, 400, 10**6):
+            assert read_all(client, version, size)[-1] == COUNT - 1
+
+
+def read_all(client: Client, version: int, size: int) -> list[int]:
+    """Return the offsets of all records, as a client gets them that asks for the next offset again and again."""
+    found: list[int] = []
+    while not found or found[-1] < COUNT - 1:
+        offset = found[-1] + 1 if found else 0
+        records = fetch(client, version, offset, size=size)
+        got = [each for each in offsets_in(records) if each >= offset]
+        assert got, f"nothing at {offset}"
+        found += got
+    return found
+
+
+def test_sequences_begin_again_after_two_to_the_31(client: Client) -> None:
+    client.create_topics("t", logs=1)
+    producer = client.ask(ApiKey.INIT_PRODUCER_ID, 1, transactional_id=None, transaction_timeout_ms=0)
+    producer = {name: producer[name] for name in ("producer_id", "producer_epoch")}
+    sequence = 2**31 - 5
+    for count in (3, 4, 1, 2):  # the second batch goes beyond the largest sequence
+        batch = encode_batch(0, [b"x"] * count, timestamps=1, base_sequence=sequence, **producer)
+        offset = client.append("t", batch)
+        assert client.append("t", batch) == offset, "it is repeated"
+        sequence = (sequence + count) % 2**31
+    assert sequence == 5
+
+
+def test_readers_of_committed_records_wait_for_the_end_of_a_transaction(door: Door, client: Client) -> None:
+    client.create_topics("t", logs=1)
+    name = {"transactional_id": "x"}
+    found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, **name, transaction_timeout_ms=60_000)
+    producer = {key: found[key] for key in ("producer_id", "producer_epoch")}
+    batch = encode_batch(0, [b"x"], timestamps=1, base_sequence=0, is_transactional=True, **producer)
+    (part,) = client.ask_logs(ApiKey.PRODUCE, 12, {PLACE: {"records": batch}}, **name).values()
+    assert part["error_code"] == 0
+    client.append("t", encode_batch(0, [b"beyond"], timestamps=1))
+    assert fetch(client, 4, 0, isolation_level=0)
+    with door.connect() as reader:
+        assert fetch(reader, 4, 0, isolation_level=1, min_bytes=1, max_wait_ms=100) == b""
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**6}
+        waiting = {"topics": [{"topic": "t", "partitions": [partition]}], "isolation_level": 1}
+        reader.send(ApiKey.FETCH, 4, **waiting, min_bytes=len(batch) + 1, max_wait_ms=10**6)
+        ended = client.ask(ApiKey.END_TXN, 5, **name, **producer, committed=True)
+        assert (ended["error_code"], ended["producer_epoch"]) == (0, producer["producer_epoch"] + 1)
+        (found,) = reader.receive_answer(ApiKey.FETCH, 4)["responses"]
+        assert offsets_in(bytes(found["partitions"][0]["records"])) == [0, 1, 2]
+
+
+def test_any_time_of_a_record_is_kept_and_found(client: Client) -> None:
+    client.create_topics("t", logs=1)
+    times = [-1, 0, 1, 2**41, 2**53 + 1, 2**62, 2**63 - 1]
+    for each in times:
+        client.append("t", encode_batch(0, [b"x"], timestamps=[each]))
+    for offset, each in enumerate(times[1:], 1):
+        found = client.ask_logs(ApiKey.LIST_OFFSETS, 7, {PLACE: {"timestamp": each}})[PLACE]
+        assert (found["error_code"], found["offset"], found["timestamp"]) == (0, offset, each)
