@@ -32,7 +32,8 @@ NOTES = {
     "version 3 on, records are record batches; before it, message sets of version 0 and 1. Each batch of an idempotent "
     "producer is appended once. Where a log has several replicas, a batch that comes before the one it follows is "
     "answered with NOT_ENOUGH_REPLICAS for a second, then with OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka sends batches "
-    "to a new leader in this order, and would send again as new records what the log has already",
+    "to a new leader in this order, and would send again as new records what the log has already. A partition gets one "
+    "record batch in a request",
     ApiKey.FETCH: "long polls, sessions (KIP-227), both isolation levels; clients that say their rack read "
     "from a replica there (KIP-392)",
     ApiKey.LIST_OFFSETS: "earliest, latest, by time, and the record with the latest time",
@@ -44,7 +45,8 @@ NOTES = {
     ApiKey.JOIN_GROUP: "eager and cooperative assignment, static members; the classic protocol of groups",
     ApiKey.CREATE_TOPICS: "with a replication factor or with the brokers of each log; with the settings "
     f"{', '.join(f'`{name}`' for name in EFFECTIVE_SETTING_NAMES)}. Kafka's other settings are checked, kept and "
-    "shown, and have no effect",
+    "shown, and have no effect. A name that differs from another one only in `.` and `_` is refused",
+    ApiKey.DELETE_TOPICS: "as in all requests that change topics, nothing is done with a topic that is named twice",
     ApiKey.CREATE_PARTITIONS: "their number can only increase; with the brokers of the further logs, or without",
     ApiKey.DELETE_RECORDS: "also records of Dafka's own producers, unless another log needs earlier ones of their "
     "partition",

@@ -20,6 +20,7 @@ from dafka.kafka.apis.shared.authorization import (
 )
 from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
+from dafka.kafka.apis.shared.repeats import refuse_repeated
 from dafka.kafka.protocol.constants import (
     APPEND,
     BROKER,
@@ -190,6 +191,7 @@ def _synonyms(setting: Setting) -> list[DescribeConfigsSynonym]:
 
 
 @handles(AlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), changes_topics=True)
+@refuse_repeated("resources", answers="responses")
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics."""
     responses = []
@@ -200,6 +202,7 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
 
 
 @handles(IncrementalAlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), changes_topics=True)
+@refuse_repeated("resources", answers="responses")
 async def alter_configs_incrementally(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:

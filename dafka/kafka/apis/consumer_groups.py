@@ -17,7 +17,14 @@ from dafka.broker.core.groups.consumer.results import (
 from dafka.broker.core.groups.consumer.results import DescribedConsumerGroup as GroupDescription
 from dafka.broker.core.metadata.features import CONSUMER_GROUPS
 from dafka.broker.core.metadata.log_replicas import LogKey
-from dafka.kafka.apis.shared.authorization import GROUP_REFUSED, TOPIC_REFUSED, add_refused, refuse, split_unauthorized
+from dafka.kafka.apis.shared.authorization import (
+    GROUP_REFUSED,
+    TOPIC_REFUSED,
+    add_refused,
+    list_operations,
+    refuse,
+    split_unauthorized,
+)
 from dafka.kafka.apis.shared.levels import explain_level
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.topic_ids import id_of, parse_id
@@ -141,7 +148,12 @@ def _topics_in(group: DescribedConsumerGroup) -> set[str]:
 async def describe(context: RequestContext, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
     """Answer with groups, their members and what they read."""
     found = await context.broker.groups.describe_consumer_groups(request.group_ids)
-    return ConsumerGroupDescribeResponse(groups=[_describe(found[each]) for each in request.group_ids])
+    groups = [_describe(found[each]) for each in request.group_ids]
+    for each in groups:
+        each.authorized_operations = list_operations(
+            context, ResourceType.GROUP, each.group_id, is_asked=request.include_authorized_operations
+        )
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _describe(group: GroupDescription) -> DescribedConsumerGroup:

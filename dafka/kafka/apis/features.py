@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -13,7 +14,12 @@ from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.apis import advertise
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.messages.connections import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+from dafka.kafka.protocol.messages.connections import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from dafka.kafka.protocol.messages.features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -55,6 +61,22 @@ FIRST_LEVELS: Mapping[ApiKey, int] = MappingProxyType(
     | dict.fromkeys((each for each in ApiKey if "SHARE" in each.name), SHARE_GROUPS)
 )
 """The first feature level with an API. APIs that are missing here belong to the first level."""
+
+
+_SOFTWARE_VERSION = 3
+"""The first version of ApiVersions with the name and the version of the client's software."""
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+
+
+def answer_versions(
+    context: RequestContext, request: ApiVersionsRequest, served: Iterable[ApiKey]
+) -> ApiVersionsResponse:
+    """Answer a client that begins a connection. Its software must have a name and a version (KIP-511)."""
+    names = (request.client_software_name, request.client_software_version)
+    if context.header.api_version >= _SOFTWARE_VERSION and not all(map(_SOFTWARE.fullmatch, names)):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    return describe_versions(context, served)
 
 
 def describe_versions(context: RequestContext, served: Iterable[ApiKey]) -> ApiVersionsResponse:

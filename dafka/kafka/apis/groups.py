@@ -13,6 +13,7 @@ from dafka.kafka.apis.shared.authorization import (
     GROUP_REFUSED,
     TRANSACTION_REFUSED,
     add_refused,
+    list_operations,
     may,
     refuse,
     require_each,
@@ -247,6 +248,9 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
                     )
                     for member in each.members
                 ],
+                authorized_operations=list_operations(
+                    context, ResourceType.GROUP, each.group_id, is_asked=request.include_authorized_operations
+                ),
             )
             for each in (_hide_other_types(found[group_id]) for group_id in request.groups)
         ]

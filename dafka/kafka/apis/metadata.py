@@ -10,14 +10,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.core.acls import Operation
+from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.topics import Topic, find_name_problem
+from dafka.broker.core.metadata.topics import Topic, find_collision, find_name_problem
 from dafka.errors import StorageError
 from dafka.kafka.apis.shared.authorization import (
     TOPIC_REFUSED,
     add_refused,
+    list_operations,
     name_of,
     permit_everyone,
     refuse,
@@ -99,6 +100,9 @@ async def describe_metadata(context: RequestContext, request: MetadataRequest) -
             name=each.name,
             topic_id=uuid_of(each),
             partitions=[cluster.describe_log(log) for log in node.logs(each.name)],
+            topic_authorized_operations=list_operations(
+                context, ResourceType.TOPIC, each.name, is_asked=request.include_topic_authorized_operations
+            ),
         )
         if isinstance(each, Topic)
         else each
@@ -110,6 +114,9 @@ async def describe_metadata(context: RequestContext, request: MetadataRequest) -
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller,
         topics=topics,
+        cluster_authorized_operations=list_operations(
+            context, ResourceType.CLUSTER, is_asked=request.include_cluster_authorized_operations
+        ),
     )
 
 
@@ -122,7 +129,7 @@ async def _find(
     if topic is None and name is None:
         return _unknown(None, ErrorCode.UNKNOWN_TOPIC_ID, asked.topic_id)
     if topic is None and name is not None:
-        if find_name_problem(name):
+        if find_name_problem(name) or (may_create and find_collision(name, node.topics)):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         await node.leases.wait_metadata()  # others can have created it while this broker was stopped
         if may_create and node.find_topic(name) is None:
@@ -137,10 +144,24 @@ def _unknown(name: str | None, error: ErrorCode, topic_id: uuid.UUID = NIL) -> M
     return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=[])
 
 
+BROKERS, CONTROLLERS = 1, 2
+"""The types of endpoints that DescribeCluster asks for."""
+
+
 @handles(DescribeClusterRequest, permit_everyone)
-async def describe_cluster(context: RequestContext, _request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Answer with the brokers advertised to clients."""
+async def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """Answer with the brokers advertised to clients. There are no controllers that clients reach apart from them."""
     cluster = context.view_cluster()
+    if request.endpoint_type != BROKERS:
+        is_known = request.endpoint_type == CONTROLLERS
+        error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        return DescribeClusterResponse(
+            error_code=error,
+            error_message=f"expected the type {BROKERS} of endpoints, which are brokers, not {request.endpoint_type}",
+            endpoint_type=request.endpoint_type,
+            cluster_id="",
+            brokers=[],
+        )
     return DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         cluster_id=cluster.cluster_id,
@@ -149,6 +170,9 @@ async def describe_cluster(context: RequestContext, _request: DescribeClusterReq
             DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
             for each in cluster.nodes
         ],
+        cluster_authorized_operations=list_operations(
+            context, ResourceType.CLUSTER, is_asked=request.include_cluster_authorized_operations
+        ),
     )
 
 
@@ -214,7 +238,9 @@ async def describe_topic_partitions(
             continue
         numbers = range(first, topic.log_count)[:left]
         first, left = 0, left - len(numbers)
-        topics.append(_describe_topic(cluster, topic, node.logs(name)[numbers.start : numbers.stop]))
+        described = _describe_topic(cluster, topic, node.logs(name)[numbers.start : numbers.stop])
+        described.topic_authorized_operations = list_operations(context, ResourceType.TOPIC, name)
+        topics.append(described)
         if numbers and numbers.stop < topic.log_count:
             next_cursor = Cursor(topic_name=name, partition_index=numbers.stop)
             break

@@ -226,6 +226,8 @@ def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview
             raise AppendRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         return [(check_crc(data), data)]
     found = read_batches(records)
+    if len(found) > 1:
+        raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected one record batch for each partition")
     if version < _ZSTD_VERSION and any(header.compression is Compression.ZSTD for header, _ in found):
         raise AppendRefusedError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     return found

@@ -11,7 +11,14 @@ from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, by_topic
 from dafka.broker.core.groups.share.members import ASSIGNOR, ShareHeartbeatRequest, ShareMember
 from dafka.broker.core.groups.share.members import DescribedShareGroup as GroupDescription
 from dafka.broker.core.metadata.features import SHARE_GROUPS
-from dafka.kafka.apis.shared.authorization import GROUP_REFUSED, TOPIC_REFUSED, add_refused, refuse, split_unauthorized
+from dafka.kafka.apis.shared.authorization import (
+    GROUP_REFUSED,
+    TOPIC_REFUSED,
+    add_refused,
+    list_operations,
+    refuse,
+    split_unauthorized,
+)
 from dafka.kafka.apis.shared.levels import explain_level
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.topic_ids import parse_id
@@ -105,7 +112,12 @@ def _topics_in(group: DescribedShareGroup) -> set[str]:
 async def describe(context: RequestContext, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
     """Answer with share groups, their members and what they read."""
     found = await context.broker.groups.describe_share_groups(request.group_ids)
-    return ShareGroupDescribeResponse(groups=[_describe(found[each]) for each in request.group_ids])
+    groups = [_describe(found[each]) for each in request.group_ids]
+    for each in groups:
+        each.authorized_operations = list_operations(
+            context, ResourceType.GROUP, each.group_id, is_asked=request.include_authorized_operations
+        )
+    return ShareGroupDescribeResponse(groups=groups)
 
 
 def _describe(group: GroupDescription) -> DescribedShareGroup:

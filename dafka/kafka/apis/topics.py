@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import find_settings_problem
-from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_name_problem
+from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_collision, find_name_problem
 from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
 from dafka.kafka.apis.shared.authorization import (
@@ -22,6 +23,7 @@ from dafka.kafka.apis.shared.authorization import (
 )
 from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
+from dafka.kafka.apis.shared.repeats import refuse_repeated
 from dafka.kafka.apis.shared.topic_ids import uuid_of
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
@@ -45,29 +47,29 @@ _TRY_LATER = "the quota controller_mutation_rate is used up: try again after the
 
 
 @handles(CreateTopicsRequest, require_each("topics", Permissions.may_create), changes_topics=True)
+@refuse_repeated("topics")
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
-    results = await make_all(lambda each: _create(context, each, request), request.topics)
+    names = [*context.broker.node.topics]
+    colliding = dict[str, str]()
+    for each in request.topics:
+        colliding[each.name] = find_collision(each.name, names)
+        names.append(each.name)
+    results = await make_all(lambda each: _create(context, each, request, colliding[each.name]), request.topics)
     return CreateTopicsResponse(topics=results)
 
 
-async def _create(context: RequestContext, asked: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
+async def _create(
+    context: RequestContext, asked: CreatableTopic, request: CreateTopicsRequest, colliding: str
+) -> CreatableTopicResult:
     node = context.broker.node
     settings = {each.name: each.value for each in asked.configs if each.value is not None}
     count = len(asked.assignments) if asked.assignments else asked.num_partitions
     count = context.broker.config.kafka.log_count if count == -1 else count
     replicas = max(asked.replication_factor, 0)
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = find_name_problem(asked.name)
-    if message:
-        error = ErrorCode.INVALID_TOPIC_EXCEPTION
-    elif node.find_topic(asked.name) is not None:
-        error, message = ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {asked.name!r} already"
-    elif not 1 <= count <= LOGS_MAX:
-        error, message = ErrorCode.INVALID_PARTITIONS, f"a topic has from 1 to {LOGS_MAX} partitions, not {count}"
-    elif message := find_settings_problem(settings):
-        error = ErrorCode.INVALID_CONFIG
-    else:
+    nothing = ErrorCode.NONE, None
+    error, message = next(_find_problems(context, asked, count, settings, colliding), nothing)
+    if not error:
         try:
             placement = _place(context.view_cluster(), asked)
         except AssignmentError as refused:
@@ -99,6 +101,26 @@ async def _create(context: RequestContext, asked: CreatableTopic, request: Creat
         replication_factor=_count_replicas(context, topic, replicas),
         configs=configs,
     )
+
+
+def _find_problems(
+    context: RequestContext, asked: CreatableTopic, count: int, settings: Mapping[str, str], colliding: str
+) -> Iterator[tuple[ErrorCode, str | None]]:
+    """Yield why a topic cannot be created, as far as the request and the present topics say."""
+    if problem := find_name_problem(asked.name):
+        yield ErrorCode.INVALID_TOPIC_EXCEPTION, problem
+    if context.broker.node.find_topic(asked.name) is not None:
+        yield ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {asked.name!r} already"
+    if colliding:
+        problem = f"the name differs from the topic {colliding!r} only in '.' and '_', which metrics do not tell apart"
+        yield ErrorCode.INVALID_TOPIC_EXCEPTION, problem
+    if asked.assignments and (asked.num_partitions, asked.replication_factor) != (-1, -1):
+        problem = "expected -1 as the numbers of partitions and of replicas beside the brokers of each partition"
+        yield ErrorCode.INVALID_REQUEST, problem
+    if not 1 <= count <= LOGS_MAX:
+        yield ErrorCode.INVALID_PARTITIONS, f"a topic has from 1 to {LOGS_MAX} partitions, not {count}"
+    if problem := find_settings_problem(settings):
+        yield ErrorCode.INVALID_CONFIG, problem
 
 
 def _place(cluster: ClusterView, asked: CreatableTopic) -> list[tuple[str, ...]]:
@@ -134,6 +156,7 @@ def _authorize_deletion(user: Permissions, context: RequestContext, request: Del
 
 
 @handles(DeleteTopicsRequest, _authorize_deletion, changes_topics=True)
+@refuse_repeated("topic_names", "topics", answers="responses")
 async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics and their committed offsets."""
     asked: list[tuple[str | None, uuid.UUID]] = [(name, NIL) for name in request.topic_names]
@@ -166,6 +189,7 @@ async def _delete(
     require_each("topics", may(Operation.ALTER, ResourceType.TOPIC), answers="results"),
     changes_topics=True,
 )
+@refuse_repeated("topics", answers="results")
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add logs to topics."""
     results = await make_all(lambda each: _add_logs(context, each, request), request.topics)

@@ -20,7 +20,7 @@ from dafka.broker.core.client_quotas import QuotaKey
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.apis import OFFERED, SERVED
-from dafka.kafka.apis.features import describe_versions
+from dafka.kafka.apis.features import answer_versions
 from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
 from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, HANDLERS, Decision, RequestContext, ResponsePatch
 from dafka.kafka.apis.shared.topic_ids import name_topics
@@ -330,7 +330,7 @@ class Connection:
 
     async def _respond(self, context: RequestContext, request: Request) -> Response | None:
         if isinstance(request, ApiVersionsRequest):
-            return describe_versions(context, SERVED)
+            return answer_versions(context, request, SERVED)
         if isinstance(request, SaslHandshakeRequest):
             return refuse_handshake([])
         if isinstance(request, SaslAuthenticateRequest):

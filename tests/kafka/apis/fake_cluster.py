@@ -168,6 +168,7 @@ class FakeCluster:
             config=config,
             memory=memory,
             listeners=[],
+            security=SimpleNamespace(users=None),
             appender=ClientAppender(
                 node.log_table,
                 node.brokers,

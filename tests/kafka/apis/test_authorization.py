@@ -322,7 +322,7 @@ FOR_EVERYBODY: dict[ApiKey, tuple[range, Values]] = {
     # There are no metrics of clients, so that nothing is listed in version 0.
     ApiKey.LIST_CONFIG_RESOURCES: (versions(0, 0), {}),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (versions(0, 0), {"topics": None}),
-    ApiKey.API_VERSIONS: (versions(0, 4), {}),
+    ApiKey.API_VERSIONS: (versions(0, 4), {"client_software_name": "x", "client_software_version": "1.0"}),
 }
 BEFORE_LOGIN = {
     ApiKey.API_VERSIONS: versions(0, 4),

@@ -204,7 +204,7 @@ _RULES = {
         _LONG,
         lambda config: str(config.store.retention_ms or -1),
         -1,
-        "How long records are kept since they were stored, in ms; -1 for no limit.",
+        "How long records are kept since they were stored, in ms, whatever their own times are; -1 for no limit.",
     ),
     "segment.bytes": _kept_number(_INT, 2**30, 2**20, _SEGMENTS, 2**31 - 1),
     "segment.index.bytes": _kept_number(_INT, 10 * 2**20, 4, _SEGMENTS, 2**31 - 1),

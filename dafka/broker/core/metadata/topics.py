@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -72,3 +72,12 @@ def find_name_problem(name: str) -> str:
     if not _NAME.fullmatch(name):
         return f"the name of a topic has only ASCII letters, digits, '.', '_' and '-', unlike {name!r}"
     return ""
+
+
+def find_collision(name: str, topics: Iterable[str]) -> str:
+    """Return a topic whose name differs only in '.' and '_'; empty if there is none.
+
+    Kafka refuses such names, because the names of its metrics have '_' for '.'.
+    """
+    plain = name.replace(".", "_")
+    return next((each for each in topics if each != name and each.replace(".", "_") == plain), "")

@@ -6,12 +6,13 @@ permitted, a response if nothing is, and otherwise a function that adds the refu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.core.acls import Operation, ResourceType
+from dafka.broker.core.acls import CLUSTER_NAME, Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, ResponsePatch
 from dafka.kafka.protocol.tables import NIL, Field, Request, Response, Struct, fields_of
@@ -25,6 +26,41 @@ TOPIC_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 GROUP_REFUSED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 CLUSTER_REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+SUPPORTED_OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = MappingProxyType(
+    {
+        ResourceType.TOPIC: (
+            Operation.READ,
+            Operation.WRITE,
+            Operation.CREATE,
+            Operation.DELETE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        ),
+        ResourceType.GROUP: (
+            Operation.READ,
+            Operation.DELETE,
+            Operation.DESCRIBE,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        ),
+        ResourceType.CLUSTER: (
+            Operation.CREATE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.CLUSTER_ACTION,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+            Operation.IDEMPOTENT_WRITE,
+        ),
+    }
+)
+"""The operations on each type of resource that clients can ask about (KIP-430)."""
+
+NOT_ASKED = -(2**31)
+"""The operations in a response to a client that does not ask about them."""
 
 _NAMES = ("name", "topic", "topic_name", "key", "group_id", "transactional_id")
 _TOPIC_NAMES = ("topic", "name", "topic_name")
@@ -40,6 +76,21 @@ def may(operation: Operation, resource_type: ResourceType) -> Predicate:
 def require_cluster(operation: Operation, response: type[Response], **values: Any) -> Authorization:
     """Require a permission for the cluster; see `require`."""
     return require(lambda user, _: user.allow(operation, ResourceType.CLUSTER), response, CLUSTER_REFUSED, **values)
+
+
+def list_operations(
+    context: RequestContext, resource_type: ResourceType, name: str = CLUSTER_NAME, *, is_asked: bool = True
+) -> int:
+    """Return which operations on a resource the client may execute, as a set of bits; `NOT_ASKED` if it does not ask.
+
+    Nobody learns about a resource that he may not see.
+    """
+    if not is_asked:
+        return NOT_ASKED
+    user, operations = context.find_permissions(), SUPPORTED_OPERATIONS[resource_type]
+    if user is not None and not user.allow(Operation.DESCRIBE, resource_type, name):
+        return 0
+    return sum(1 << each for each in operations if user is None or user.allow(each, resource_type, name))
 
 
 def permit_everyone(_user: Permissions, _context: RequestContext, _request: Request) -> None:

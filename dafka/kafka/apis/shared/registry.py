@@ -103,11 +103,18 @@ class RequestContext:
         node = self.broker.node
         return ClusterView(node.brokers, self.endpoint, node.cluster_id, node.controller_address)
 
-    def may_read(self, topic: str) -> bool:
-        """Return whether the client may read a topic. Everybody may where there are no users."""
+    def find_permissions(self) -> Permissions | None:
+        """Return what the client may do at this moment; None if there are no users, and everybody may do everything."""
         users = self.broker.security.users
         user = None if users is None else users.find(self.source)
-        return users is None or (user is not None and users.permissions_of(user, self.host).may_read(topic))
+        if users is None or user is None:
+            return None if users is None else Permissions()
+        return users.permissions_of(user, self.host)
+
+    def may_read(self, topic: str) -> bool:
+        """Return whether the client may read a topic."""
+        permissions = self.find_permissions()
+        return permissions is None or permissions.may_read(topic)
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
         """Return a topic by name, or by id if there is no name; None if it does not exist."""
