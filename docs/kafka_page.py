@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dafka.broker.core.metadata.topic_settings import EFFECTIVE_SETTING_NAMES
+from dafka.broker.core.metadata.topic_settings import list_settings
+from dafka.broker.core.metadata.topics import Topic
+from dafka.config import Config
 from dafka.kafka.apis import SERVED
 from dafka.kafka.protocol.apis import ADVERTISED
 from dafka.kafka.protocol.constants import ApiKey
@@ -32,24 +34,26 @@ NOTES = {
     "version 3 on, records are record batches; before it, message sets of version 0 and 1. Each batch of an idempotent "
     "producer is appended once. Where a log has several replicas, a batch that comes before the one it follows is "
     "answered with NOT_ENOUGH_REPLICAS for a second, then with OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka sends batches "
-    "to a new leader in this order, and would send again as new records what the log has already. A partition gets one "
-    "record batch in a request",
+    "to a new leader in this order, and would send again as new records what the log has already. Records that break a "
+    "rule of their topic are named in `record_errors`, at most 1,000. "
+    "A partition gets one record batch in a request",
     ApiKey.FETCH: "long polls, sessions (KIP-227), both isolation levels; clients that say their rack read "
     "from a replica there (KIP-392)",
-    ApiKey.LIST_OFFSETS: "earliest, latest, by time, and the record with the latest time",
+    ApiKey.LIST_OFFSETS: "earliest, latest, by time, and the record with the latest time; from versions 8, 9 and 11 on "
+    "the bounds of the [cold tier](../how-to/cold-tier.md): records that move to it leave the disk, so that the latest "
+    "tiered record is the one before the earliest local one, which is the next to be moved",
     ApiKey.METADATA: "the living brokers, and who leads which log; topics are created where "
     "`[kafka] auto_create_topics` allows it",
     ApiKey.OFFSET_COMMIT: "also for consumers that assign themselves their logs",
     ApiKey.FIND_COORDINATOR: "the broker that leads the log of `$coordinators` to which the group or transactional id "
     "belongs; a share partition has the coordinator of its group",
     ApiKey.JOIN_GROUP: "eager and cooperative assignment, static members; the classic protocol of groups",
-    ApiKey.CREATE_TOPICS: "with a replication factor or with the brokers of each log; with the settings "
-    f"{', '.join(f'`{name}`' for name in EFFECTIVE_SETTING_NAMES)}. Kafka's other settings are checked, kept and "
-    "shown, and have no effect. A name that differs from another one only in `.` and `_` is refused",
+    ApiKey.CREATE_TOPICS: "with a replication factor or with the brokers of each log, and with "
+    "[settings](#settings-of-topics). A name that differs from another one only in `.` and `_` is refused",
     ApiKey.DELETE_TOPICS: "as in all requests that change topics, nothing is done with a topic that is named twice",
     ApiKey.CREATE_PARTITIONS: "their number can only increase; with the brokers of the further logs, or without",
     ApiKey.DELETE_RECORDS: "also records of Dafka's own producers, unless another log needs earlier ones of their "
-    "partition",
+    "partition; POLICY_VIOLATION for a topic that is only compacted",
     ApiKey.INIT_PRODUCER_ID: "for idempotent producers and for transactions, with every storage",
     ApiKey.END_TXN: "from version 5 on, each transaction has an epoch of its own; Produce 12 and TxnOffsetCommit 5 add "
     "their logs and group to the transaction (KIP-890)",
@@ -101,12 +105,33 @@ NOT_SERVED = (
 """The APIs of clients that are not served, and why. Those among brokers are not listed."""
 
 
+SETTINGS = """\
+## Settings of topics
+
+Kafka's limits apply to all of them. Those without an effect are kept and shown, so that programs can set what they set
+in Kafka. DescribeConfigs has these texts, too.
+
+| setting | type | default | meaning |
+| --- | --- | --- | --- |
+"""
+
+
 def kafka_page() -> str:
     """Return the page."""
     refused = "".join(f"| {names} | {reason} |\n" for names, reason in NOT_SERVED)
     return "\n".join(
-        (PREFACE + "".join(_rows()), "## What it does not serve\n\n| API | why |\n| --- | --- |\n" + refused)
+        (
+            PREFACE + "".join(_rows()),
+            "## What it does not serve\n\n| API | why |\n| --- | --- |\n" + refused,
+            SETTINGS + "".join(_setting_rows()),
+        )
     )
+
+
+def _setting_rows() -> Iterator[str]:
+    for each in list_settings(Topic("", ""), Config()):
+        text = each.text if each.has_effect else f"No effect. {each.text}"
+        yield f"| `{each.name}` | {each.kind.value} | {each.default} | {text} |\n"
 
 
 def _rows() -> Iterator[str]:

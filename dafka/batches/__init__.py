@@ -16,7 +16,9 @@ from dafka.batches.header import (
     read_header,
     scan_batches,
     with_base_offset,
+    with_timestamp_type,
 )
+from dafka.batches.recompression import compress_whole, decompress_batch
 from dafka.batches.records import (
     COMPRESSED_BYTES_MAX,
     ENCODED_BYTES_MAX,
@@ -41,11 +43,13 @@ __all__ = [
     "TimestampType",
     "batch_bytes_max",
     "check_crc",
+    "compress_whole",
     "compression_of",
     "decode_batch",
     "decode_held",
     "decode_records",
     "decode_run",
+    "decompress_batch",
     "encode_batch",
     "encode_marker",
     "encode_records",
@@ -58,4 +62,5 @@ __all__ = [
     "slice_records",
     "unpacked_bytes_max",
     "with_base_offset",
+    "with_timestamp_type",
 ]

@@ -16,7 +16,7 @@ import attrs
 
 from dafka.batches.columns import NO_HEADERS, PackedHeaders, RecordColumns, pack_headers
 from dafka.batches.decoding import open_part
-from dafka.batches.encoding import PLAIN, compress_batch, encode_batches
+from dafka.batches.encoding import PLAIN, SEQUENCES, compress_batch, encode_batches
 from dafka.batches.header import SPAN_MAX, BatchHeader, Compression, TimestampType, read_header
 from dafka.batches.reading import read_sparse_records
 from dafka.batches.varints import write_natural, write_varint
@@ -74,10 +74,23 @@ def decode_held(
     return [(header.base_offset + start, columns[start:stop]) for start, stop in find_held(compacted)]
 
 
+def encode_rest(data: bytes, rest: RecordBatch) -> bytes:
+    """Return a part of the records of a record batch, some of which may be missing, with its transaction and producer.
+
+    `data` is the record batch. Raise `EncodingError` if a record batch cannot contain the records.
+    """
+    header = read_header(data)
+    sequence = header.base_sequence
+    if sequence >= 0:
+        sequence = (sequence + rest.first_sequence - header.base_offset) % SEQUENCES
+    template = attrs.evolve(header, base_sequence=sequence, timestamp_type=TimestampType.CREATE_TIME)
+    return _encode_part(rest, rest.compacted or bytes(len(rest)), template)
+
+
 def encode_sparse(batch: RecordBatch, compression: Compression, bytes_max: int) -> list[bytes]:
     """Return compacted records as batches of limited size, which together span the sequences of the records.
 
-    See `encode_batches`.
+    They belong to no transaction. See `encode_batches`.
     """
     encoded: list[bytes] = []
     sequence = batch.first_sequence
@@ -87,11 +100,11 @@ def encode_sparse(batch: RecordBatch, compression: Compression, bytes_max: int) 
         if part.compacted is None:
             encoded += encode_batches(part, compression, bytes_max)
         else:
-            encoded.append(_encode_part(part, part.compacted, compression))
+            encoded.append(_encode_part(part, part.compacted, attrs.evolve(PLAIN, compression=compression)))
     return encoded
 
 
-def _encode_part(part: RecordBatch, compacted: bytes, compression: Compression) -> bytes:
+def _encode_part(part: RecordBatch, compacted: bytes, template: BatchHeader) -> bytes:
     held = bytes(map(not_, compacted))
     times = Repeated(NO_TIMESTAMP, len(part)) if part.timestamps is None else part.timestamps
     timestamps = list(compress(times, held))
@@ -117,7 +130,6 @@ def _encode_part(part: RecordBatch, compacted: bytes, compression: Compression) 
             )
         )
         records.append(write_varint(len(body)) + body)
-    template = attrs.evolve(PLAIN, compression=compression)
     latest = max(timestamps, default=NO_TIMESTAMP)
     return compress_batch(template, part.first_sequence, len(part), len(timestamps), base, latest, b"".join(records))
 

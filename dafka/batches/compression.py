@@ -18,6 +18,7 @@ DecompressInto: TypeAlias = "Callable[[BufferInput, bytearray], int]"
 
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
+_LZ4_FAST_LEVEL = 9  # Kafka's default, which stands for the fast algorithm; other levels are those of the slow one
 
 # The maximum number of bytes that a byte of compressed data can become. zstd has no such limit.
 _RATIO_MAX = {Compression.GZIP: 1032, Compression.LZ4: 255, Compression.SNAPPY: 22}
@@ -42,23 +43,25 @@ _XERIAL_LENGTH = struct.Struct(">i")
 # checksums are off, since the batch has a CRC. The last byte is the checksum of the two before it.
 _LZ4_HEADER = bytes.fromhex("04224d18 60 50 fb")
 _LZ4_BLOCK_BYTES = 256 * 1024
+_LZ4_SLOW_BLOCK_BYTES = 64 * 1024
 _LZ4_LENGTH = struct.Struct("<I")
+_LZ4_FRAME_START = len(_LZ4_HEADER) + _LZ4_LENGTH.size
 _LZ4_UNCOMPRESSED = 0x80000000
 _LZ4_END = bytes(4)
 
 
-def compress(kind: Compression, records: bytes) -> bytes:
-    """Return the records of a batch as the data after its header."""
+def compress(kind: Compression, records: bytes, level: int | None = None) -> bytes:
+    """Return the records of a batch as the data after its header. Snappy has no levels."""
     import cramjam  # noqa: PLC0415 (few batches are compressed)
 
     if kind is Compression.GZIP:
-        return bytes(cramjam.gzip.compress(records, _GZIP_LEVEL))
+        return bytes(cramjam.gzip.compress(records, _GZIP_LEVEL if level is None else level))
     if kind is Compression.SNAPPY:
         return _compress_xerial(records)
     if kind is Compression.LZ4:
-        return _compress_lz4(records)
+        return _compress_lz4(records, _LZ4_FAST_LEVEL if level is None else level)
     if kind is Compression.ZSTD:
-        return bytes(cramjam.zstd.compress(records, _ZSTD_LEVEL))
+        return bytes(cramjam.zstd.compress(records, _ZSTD_LEVEL if level is None else level))
     return records
 
 
@@ -203,12 +206,18 @@ def _decompress_snappy_block(data: bytes | memoryview, left: int, bytes_max: int
     raise _failure("snappy data", bytes_max)
 
 
-def _compress_lz4(records: bytes) -> bytes:
+def _compress_lz4(records: bytes, level: int) -> bytes:
     import cramjam  # noqa: PLC0415
 
     parts = [_LZ4_HEADER]
-    for chunk in _chunks(records, _LZ4_BLOCK_BYTES):
-        block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
+    is_fast = level == _LZ4_FAST_LEVEL
+    for chunk in _chunks(records, _LZ4_BLOCK_BYTES if is_fast else _LZ4_SLOW_BLOCK_BYTES):
+        if is_fast:
+            block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
+        else:  # only frames have levels: a frame of one block
+            frame = bytes(cramjam.lz4.compress(chunk, level))
+            (length,) = _LZ4_LENGTH.unpack_from(frame, len(_LZ4_HEADER))
+            block = frame[_LZ4_FRAME_START : _LZ4_FRAME_START + (length & ~_LZ4_UNCOMPRESSED)]
         if len(block) < len(chunk):
             parts += (_LZ4_LENGTH.pack(len(block)), block)
         else:

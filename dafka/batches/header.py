@@ -264,7 +264,28 @@ def with_producer(
     return read_header(joined), joined
 
 
-def join_batch(header: BatchHeader, records: bytes) -> bytes:
+def with_timestamp_type(
+    header: BatchHeader, data: bytes | memoryview, kind: TimestampType, time_ms: int | None = None
+) -> tuple[BatchHeader, bytes]:
+    """Return a batch whose timestamps have another meaning, and its header.
+
+    Args:
+        header: The header of the batch.
+        data: The batch.
+        kind: The meaning of its timestamps.
+        time_ms: Its new `max_timestamp`, in milliseconds since 1970 UTC; None to keep it.
+
+    Returns:
+        The header and the batch, with a new CRC.
+    """
+    latest = header.max_timestamp if time_ms is None else time_ms
+    joined = join_batch(
+        attrs.evolve(header, timestamp_type=kind, max_timestamp=latest), memoryview(data)[HEADER_BYTES:]
+    )
+    return read_header(joined), joined
+
+
+def join_batch(header: BatchHeader, records: bytes | memoryview) -> bytes:
     """Return the batch that consists of a header and compressed records. Its size and its CRC are calculated."""
     packed = _HEADER.pack(
         header.base_offset,

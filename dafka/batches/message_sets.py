@@ -120,11 +120,14 @@ def convert_message_set(data: bytes | memoryview, *, bytes_max: int) -> bytes:
         raise BatchError(error.field, error.expected) from None
 
 
-def encode_message_set(batch: bytes | memoryview, magic: int, *, bytes_max: int = BATCH_BYTES_LIMIT) -> bytes:
+def encode_message_set(
+    batch: bytes | memoryview, magic: int, *, first_offset: int = 0, bytes_max: int = BATCH_BYTES_LIMIT
+) -> bytes:
     """Return the records of a record batch as an uncompressed message set of format 0, without timestamps, or 1.
 
-    It has the offsets of the batch, and no headers. Return nothing for a control batch, which old clients do not know.
-    Raise `BatchError` if the batch is malformed, or its records have more than `bytes_max` bytes when decompressed.
+    It has the offsets of the batch, from `first_offset` on, and no headers. Return nothing for a control batch, which
+    old clients do not know. Raise `BatchError` if the batch is malformed, or its records have more than `bytes_max`
+    bytes when decompressed.
     """
     header = read_header(batch)
     if header.is_control:
@@ -133,8 +136,13 @@ def encode_message_set(batch: bytes | memoryview, magic: int, *, bytes_max: int 
     start = struct.pack(">bb", magic, _LOG_APPEND_TIME if is_append_time else 0)
     if header.is_compacted:
         runs = decode_held(header, batch, bytes_max=bytes_max)
-        return b"".join(_encode_messages(start, offset, columns, bool(magic)) for offset, columns in runs)
-    return _encode_messages(start, header.base_offset, decode_batch(batch, bytes_max=bytes_max), bool(magic))
+    else:
+        runs = [(header.base_offset, decode_batch(batch, bytes_max=bytes_max))]
+    parts = ((max(first_offset - offset, 0), offset, columns) for offset, columns in runs)
+    return b"".join(
+        _encode_messages(start, offset + skipped, columns[skipped:] if skipped else columns, bool(magic))
+        for skipped, offset, columns in parts
+    )
 
 
 def _encode_messages(start: bytes, base_offset: int, columns: RecordColumns, has_times: bool) -> bytes:

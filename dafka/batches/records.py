@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from dafka.batches.compacted import compression_of, decode_sparse, encode_sparse
+from dafka.batches.compacted import decode_sparse, encode_rest, encode_sparse
 from dafka.batches.decoding import decode_batches
 from dafka.batches.encoding import encode_batches, encode_part
 from dafka.batches.header import BatchHeader, Compression, check_crc, read_header, with_base_offset
@@ -155,8 +155,8 @@ def slice_records(batch: RecordBatch, first_sequence: int, end_sequence: int) ->
     part = batch.between(first_sequence, end_sequence)
     if part is batch or not len(part) or not batch.encoded:
         return part
-    if batch.compacted is not None:
-        return attrs.evolve(part, encoded=tuple(encode_sparse(part, compression_of(batch.encoded), ENCODED_BYTES_MAX)))
     (data,) = batch.encoded
+    if batch.compacted is not None:
+        return attrs.evolve(part, encoded=(encode_rest(data, part),))
     encoded = encode_part(read_header(data), part.first_sequence - batch.first_sequence, part)
     return attrs.evolve(part, encoded=(encoded,))

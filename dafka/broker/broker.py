@@ -130,7 +130,7 @@ class Broker:
         self.appender = ClientAppender(
             node.log_table,
             node.brokers,
-            config.kafka,
+            config,
             node.storage,
             node.writer,
             node.watchers,

@@ -138,7 +138,7 @@ class CompactsPartitions(Protocol):
 
         Args:
             partition: The partition. If it is unknown, nothing is removed.
-            end_sequence: The sequence after the last record to compact, as `find_compactable` returned it.
+            end_sequence: The sequence after the last record to compact, at most what `find_compactable` returned.
             find_removed: Decides which records to remove.
             throttle: Waits after each step.
 

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
+from dafka.batches import Compression, TimestampType, decode_held, decode_records, encode_batch, read_header
 from dafka.errors import StorageCorruptError, StorageUnsupportedError
 from dafka.records import Partition, Record, RecordBatch
 from dafka.storage import CompactsPartitions, Storage, open_storage, read_range
@@ -216,3 +217,40 @@ async def test_another_process_reads_a_partition_that_was_compacted_meanwhile(tm
         assert await compact(storage) is not None
         for sequence in reversed(range(100)):
             assert await reader.read(PARTITION, sequence, 1) == await storage.read(PARTITION, sequence, 1)
+
+
+async def test_the_rest_of_a_transaction_still_belongs_to_it(tmp_path: Path) -> None:
+    """Readers skip the records of an aborted transaction by the fields of their record batches."""
+    async with open_storage(f"filelog:{tmp_path}/log") as opened:
+        for first, is_transactional in ((0, False), (10, True)):
+            data = encode_batch(
+                first,
+                [b"%d" % number for number in range(10)],
+                keys=[b"k"] * 10,
+                timestamps=[number * 7 for number in range(10)],
+                compression=Compression.GZIP,
+                timestamp_type=TimestampType.LOG_APPEND_TIME,
+                producer_id=5,
+                producer_epoch=6,
+                base_sequence=2**31 - 3,
+                is_transactional=is_transactional,
+            )
+            await opened.append([decode_records(PARTITION, data)])
+        assert isinstance(opened, CompactsPartitions)
+        found = await opened.find_compactable(PARTITION, 0)
+        assert found is not None
+        assert found.end_sequence == 19, "the last record is never removed, and the only segment is closed before"
+        await opened.compact(PARTITION, 18, lambda batch: b"\1" * len(batch), no_wait)
+        for first in (0, 9, 10, 15, 18):
+            read = await opened.read(PARTITION, first, 20)
+            assert read is not None
+            *_, last = read.encoded
+            header = read_header(last)
+            assert (header.producer_id, header.producer_epoch, header.is_transactional) == (5, 6, True) or first < 10
+            if first >= 10:
+                assert (header.base_sequence, header.base_offset) == ((2**31 - 3 + first - 10) % 2**31, first)
+                assert [(at, list(each.values), list(each.timestamps)) for at, each in decode_held(header, last)] == [
+                    (18, [b"8", b"9"], [63, 63])
+                ] or first == 18
+        records = await read_all(opened)
+        assert [(each.sequence, each.value, each.timestamp) for each in records] == [(18, b"8", 63), (19, b"9", 63)]

@@ -11,12 +11,21 @@ from typing import Protocol, TypeAlias
 import attrs
 import trio
 
-from dafka.batches import BatchHeader, Compression, check_crc, decode_run, iter_batches
+from dafka.batches import (
+    BatchHeader,
+    Compression,
+    check_crc,
+    compress_whole,
+    decode_run,
+    decompress_batch,
+    iter_batches,
+)
 from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import AppendedBatch, Producer
+from dafka.broker.core.log.record_rules import RecordProblem, RecordRules, rules_of
 from dafka.broker.core.metadata.brokers import Brokers
 from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of, replicas_min_of
 from dafka.broker.core.positions import UNKNOWN_OFFSET, AtOffset, Offset, Position, ProducerSequence
@@ -24,7 +33,7 @@ from dafka.broker.log.append_outcomes import AppendOutcomes
 from dafka.broker.log.broker_storage import BrokerStorage
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
-from dafka.config import KafkaConfig
+from dafka.config import Config
 from dafka.errors import (
     BatchError,
     BatchTooLargeError,
@@ -34,8 +43,10 @@ from dafka.errors import (
     StorageError,
     TopicDeletedError,
 )
-from dafka.records import RecordBatch
+from dafka.packed_bytes import Repeated
+from dafka.records import Partition, RecordBatch
 from dafka.steady_clock import steady_now_ms
+from dafka.storage.plugin_helpers import now_ms
 
 Batch: TypeAlias = tuple[BatchHeader, bytes | memoryview]
 """The header of a record batch, and the record batch."""
@@ -52,14 +63,22 @@ INLINE_BYTES_MAX = 2**20
 _UNPACKING_FACTOR = 2
 """The number of copies of the records in memory while they are unpacked."""
 
+_NO_TIME = -1
+
 
 class AppendRefusedError(DafkaError):
-    """Records for a log are refused, with an explanation if Kafka's error code is not enough."""
+    """Records for a log are refused, with an explanation if Kafka's error code is not enough.
 
-    def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
+    `problems` names the records that are wrong, if the others are not.
+    """
+
+    def __init__(
+        self, error_code: ErrorCode, message: str | None = None, problems: Sequence[RecordProblem] = ()
+    ) -> None:
         super().__init__(message or error_code.name)
         self.error_code = error_code
         self.message = message
+        self.problems = problems
 
 
 class WaitOffset(Protocol):
@@ -76,11 +95,15 @@ class WaitOffset(Protocol):
 
 @attrs.frozen(eq=False)
 class AppendedBatches:
-    """Record batches in a log, possibly not durable yet. `is_duplicate` if they were appended before."""
+    """Record batches in a log, possibly not durable yet. `is_duplicate` if they were appended before.
+
+    `append_time_ms` is the time of the records, in milliseconds since 1970, if the leader sets it; else -1.
+    """
 
     log: Log
     record_count: int
     is_duplicate: bool
+    append_time_ms: int
     is_durable: Callable[[], bool]
     wait_offset: WaitOffset
 
@@ -136,7 +159,7 @@ class ClientAppender:
 
     _log_table: LogTable
     _brokers: Brokers
-    _config: KafkaConfig
+    _config: Config
     _storage: BrokerStorage
     _writer: LogWriter
     _watchers: LogWaiters
@@ -144,55 +167,54 @@ class ClientAppender:
     _unpacking: MemoryPool
     _check_transaction: Callable[[Log, str, Producer], ErrorCode]
 
-    def message_bytes_max(self, log: Log) -> int:
-        """Return the size of the largest batch that clients may append to a log, in bytes."""
-        settings = self._log_table.topics[log.topic].settings
-        return int(settings.get("max.message.bytes", self._config.message_bytes_max))
-
-    def decompressed_bytes_max(self, log: Log) -> int:
-        """Return the largest size of the records that clients may append to a log at once, decompressed, in bytes."""
-        settings = self._log_table.topics[log.topic].settings
-        return int(settings.get("max.decompressed.message.bytes", self._config.batch_bytes_max))
+    def rules_of(self, log: Log) -> RecordRules:
+        """Return what the topic of a log requires of the records of clients."""
+        return rules_of(self._log_table.topics[log.topic], self._config)
 
     def check_size(self, log: Log, size: int) -> None:
         """Raise `AppendRefusedError` if batches are too large to be appended to a log at once."""
-        size_max = self.message_bytes_max(log)
-        if size > size_max:
-            raise AppendRefusedError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"expected at most {size_max} bytes of records (max.message.bytes), not {size}",
-            )
+        _check_size(self.rules_of(log), size)
 
     @asynccontextmanager
-    async def unpacked(self, log: Log, batches: Sequence[Batch], source: str) -> AsyncIterator[RecordBatch | None]:
-        """Unpack compressed record batches of a client. Large ones are unpacked in a thread; the sources take turns.
+    async def unpacked(
+        self, log: Log, batches: Sequence[Batch], source: str
+    ) -> AsyncIterator[tuple[Sequence[Batch], RecordBatch | None]]:
+        """Unpack compressed record batches of a client, and compress batches as the topic of the log requires.
 
-        Append the records within the block, during which their memory is reserved. They are None if the batches are not
-        compressed, or another broker leads the log: the batches are then decoded when they are appended. Raise
-        `AppendRefusedError` if they are malformed or too large, the storage fails, or the topic was deleted meanwhile.
+        Large ones are unpacked in a thread, and all are compressed in a thread; the sources take turns.
+
+        Append the yielded batches and records within the block, during which their memory is reserved. The records are
+        None if the batches are neither unpacked nor compressed, or another broker leads the log: the batches are then
+        decoded when they are appended. Raise `AppendRefusedError` if they are malformed or too large, the storage
+        fails, or the topic was deleted meanwhile.
         """
-        if not log.leadership.is_led or all(header.compression is Compression.NONE for header, _ in batches):
-            yield None
+        rules = None if log.is_gone else self.rules_of(log)
+        if rules is None or not log.leadership.is_led or not any(_is_packed(header, rules) for header, _ in batches):
+            yield batches, None
             return
-        bytes_max = self.decompressed_bytes_max(log)
-        decode = partial(decode_run, log.leader_partition, batches, is_kept=False)
-        records = None
+        bytes_max = rules.decompressed_bytes_max
+        unpack = partial(_unpack, log.leader_partition, batches, rules)
+        found = None
         with _refusing():
             try:
-                records = decode(bytes_max=min(bytes_max, INLINE_BYTES_MAX))
+                found = unpack(bytes_max=min(bytes_max, INLINE_BYTES_MAX))
             except BatchTooLargeError:
                 if bytes_max <= INLINE_BYTES_MAX:
                     raise
-        if records is not None:
-            yield records
+        if found is not None:
+            plain, records = found
+            yield (batches if plain is None else await _compress(log, plain, rules)), records
             return
-        async with self._unpacking.take(source, _UNPACKING_FACTOR * bytes_max):
+        copies = _UNPACKING_FACTOR + any(rules.recompresses(header) for header, _ in batches)
+        async with self._unpacking.take(source, copies * bytes_max):
             with _refusing():
                 await self._storage.wait_capacity()  # includes unpacked records that are not durable yet
-                records = await trio.to_thread.run_sync(partial(decode, bytes_max=bytes_max))
+                plain, records = await trio.to_thread.run_sync(partial(unpack, bytes_max=bytes_max))
+            if plain is not None:
+                batches = await _compress(log, plain, rules)
             if log.is_gone:
                 raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            yield records
+            yield batches, records
 
     def append(
         self,
@@ -206,11 +228,11 @@ class ClientAppender:
         """Append record batches of a client to a log, unless its producer has appended them before.
 
         Their CRCs were checked. A batch of a producer with an id must be the only one; `transactional_id` is its name
-        if the batch belongs to a transaction. `records` are what `unpacked` has yielded. With `all_replicas`, enough
-        replicas must be alive.
+        if the batch belongs to a transaction. `batches` and `records` are what `unpacked` has yielded. With
+        `all_replicas`, enough replicas must be alive.
 
-        Raise `NotLeaderError`; and `AppendRefusedError` if the records are malformed or too large, or do not follow the
-        producer's last batch, or if too few replicas are alive.
+        Raise `NotLeaderError`; and `AppendRefusedError` if the records are malformed or too large, break a rule of the
+        topic, or do not follow the producer's last batch, or if too few replicas are alive.
         """
         if not log.leadership.is_led:
             raise not_leader(log)
@@ -230,10 +252,11 @@ class ClientAppender:
                 raise AppendRefusedError(error)
         duplicate_of = self._find_earlier(log, header)
         if duplicate_of is not None:
-            return self._find_duplicate(log, duplicate_of.position, header)
+            return self._find_duplicate(log, duplicate_of, header)
         sequence = self._writer.next_sequence(log)
         appended = self._append(log, batches, records)
-        log.producers.add_batch(header, sequence, steady_now_ms())
+        time_ms = steady_now_ms() if appended.append_time_ms < 0 else appended.append_time_ms
+        log.producers.add_batch(header, sequence, time_ms)
         return appended
 
     def _check_replicas(self, log: Log) -> None:
@@ -270,9 +293,15 @@ class ClientAppender:
         return check.duplicate_of
 
     def _append(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
-        bytes_max = self.decompressed_bytes_max(log)
+        rules, time_ms = self.rules_of(log), now_ms()
+        batches = rules.set_time(batches, time_ms)
+        if records is not None and rules.is_append_time:
+            records = attrs.evolve(records, timestamps=Repeated(time_ms, len(records)))
         with _refusing():
-            appended = self._writer.append(log, batches, records=records, bytes_max=bytes_max)
+            records = self._writer.place(log, batches, records=records, bytes_max=rules.decompressed_bytes_max)
+        if refused := rules.find_refused(len(records), records.keys, records.timestamps, time_ms):
+            raise AppendRefusedError(*refused)
+        appended = self._writer.append_placed(log, records)
         is_plain = all(header.producer_id < 0 for header, _ in batches)
 
         async def wait_offset(*, all_replicas: bool = True) -> Offset:
@@ -285,11 +314,17 @@ class ClientAppender:
 
         count = sum(header.count for header, _ in batches)
         return AppendedBatches(
-            log, count, is_duplicate=False, is_durable=appended.durable.is_set, wait_offset=wait_offset
+            log,
+            count,
+            is_duplicate=False,
+            append_time_ms=time_ms if rules.is_append_time else _NO_TIME,
+            is_durable=appended.durable.is_set,
+            wait_offset=wait_offset,
         )
 
-    def _find_duplicate(self, log: Log, position: Position | None, header: BatchHeader) -> AppendedBatches:
-        """Return records that were appended before. `position` is None if they come from a divergent leader epoch."""
+    def _find_duplicate(self, log: Log, batch: AppendedBatch, header: BatchHeader) -> AppendedBatches:
+        """Return records that were appended before."""
+        position = batch.position  # None if they come from a divergent leader epoch
 
         def is_durable() -> bool:
             if position is None:
@@ -310,7 +345,50 @@ class ClientAppender:
                             return offset
                     await advanced.wait()
 
-        return AppendedBatches(log, header.count, is_duplicate=True, is_durable=is_durable, wait_offset=wait_offset)
+        return AppendedBatches(
+            log,
+            header.count,
+            is_duplicate=True,
+            append_time_ms=batch.timestamp_ms if self.rules_of(log).is_append_time else _NO_TIME,
+            is_durable=is_durable,
+            wait_offset=wait_offset,
+        )
+
+
+def _check_size(rules: RecordRules, size: int) -> None:
+    if size > rules.bytes_max:
+        raise AppendRefusedError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"expected at most {rules.bytes_max} bytes of records (max.message.bytes), not {size}",
+        )
+
+
+def _is_packed(header: BatchHeader, rules: RecordRules) -> bool:
+    return header.compression is not Compression.NONE or rules.recompresses(header)
+
+
+def _unpack(
+    partition: Partition, batches: Sequence[Batch], rules: RecordRules, *, bytes_max: int
+) -> tuple[Sequence[Batch] | None, RecordBatch]:
+    """Return the records of batches; and the batches without compression if the topic requires another one."""
+    if not any(rules.recompresses(header) for header, _ in batches):
+        return None, decode_run(partition, batches, bytes_max=bytes_max, is_kept=False)
+    plain, left = [], bytes_max
+    for batch in batches:
+        plain.append(decompress_batch(*batch, left))
+        left -= plain[-1][0].size if batch[0].compression is not Compression.NONE else 0
+    return plain, decode_run(partition, plain, bytes_max=bytes_max, is_kept=False)
+
+
+async def _compress(log: Log, batches: Sequence[Batch], rules: RecordRules) -> Sequence[Batch]:
+    """Compress batches as the topic of a log requires, one after the other, in a thread."""
+    compression = rules.compression
+    if compression is not None and compression is not Compression.NONE:
+        batches = [await trio.to_thread.run_sync(compress_whole, *batch, compression, rules.level) for batch in batches]
+        if log.is_gone:
+            raise AppendRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    _check_size(rules, sum(header.size for header, _ in batches))
+    return batches
 
 
 def _find_offset(log: Log, position: Position | None, header: BatchHeader) -> Offset:

@@ -19,9 +19,10 @@ import trio
 from dafka.batches import decode_batch, decode_held, read_header
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.metadata.topic_settings import is_compacted
+from dafka.broker.core.metadata.topic_settings import is_compacted, number_of
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_OFFSET, Offset, RecordSequence
+from dafka.broker.log.expiry import find_stored_offset
 from dafka.broker.log.reader import LogReader, split_committed
 from dafka.config import Config
 from dafka.errors import BatchError, StorageError
@@ -57,6 +58,16 @@ class _Part:
     def is_dirty(self) -> bool:
         """Whether there are records that no pass has read."""
         return self.found.end_sequence > self.clean_end
+
+
+@attrs.frozen(kw_only=True)
+class LogPolicy(CompactionPolicy):
+    """How the logs of a topic are compacted."""
+
+    lag_min_ms: int = 0
+    """How long records stay uncompacted after they were stored, in milliseconds."""
+    lag_max_ms: int = 2**63 - 1
+    """How long after a record was stored a pass begins at the latest, whatever was appended since, in milliseconds."""
 
 
 class KeyOffsetMap:
@@ -151,17 +162,38 @@ class LogCompaction:
                         await self._compactor.attempt(log.leader_partition, partial(self.compact_log, log, policy))
             await trio.sleep(self._config.store.compaction_interval_ms / 1000)
 
-    async def compact_log(self, log: Log, policy: CompactionPolicy) -> None:
-        """Compact a log if enough of it is new. Raise `StorageError` if the storage fails or a record is damaged."""
+    async def compact_log(self, log: Log, policy: LogPolicy) -> None:
+        """Compact a log if enough of it is new, or its records have waited for long enough.
+
+        Raise `StorageError` if the storage fails or a record is damaged.
+        """
         parts = await self._find_parts(log)
         dirty = sum(each.found.dirty_bytes for each in parts if each.is_dirty)
         total = sum(each.found.clean_bytes + each.found.dirty_bytes for each in parts)
-        if not dirty or dirty < policy.dirty_ratio * total:
+        if not dirty:
             return
         first = min(log.index.find_from(each.address, each.clean_end) for each in parts if each.is_dirty)
-        key_offsets = await self._record_keys(log, first, policy)
+        first, end = max(first, log.index.start_offset), log.last_stable_offset
+        if policy.lag_min_ms:
+            new_count = end - first
+            end = min(end, await self._find_stored_before(log, policy.lag_min_ms))
+            if end <= first:
+                return
+            dirty = dirty * (end - first) // new_count
+        if dirty < policy.dirty_ratio * total and not await self._is_overdue(log, first, policy):
+            return
+        key_offsets = await self._record_keys(log, first, end, policy)
         for each in parts:
             await self._compact_part(log, each, key_offsets)
+
+    async def _is_overdue(self, log: Log, first: Offset, policy: LogPolicy) -> bool:
+        """Return whether the first new record has waited for `lag_max_ms`."""
+        return policy.lag_max_ms < now_ms() and first < await self._find_stored_before(log, policy.lag_max_ms)
+
+    async def _find_stored_before(self, log: Log, age_ms: int) -> Offset:
+        """Return the offset after the records of a log that were stored longer ago than an age."""
+        infos = await self._storage.partitions(log.topic)
+        return await find_stored_offset(self._storage, log, infos, now_ms() - age_ms)
 
     async def _find_parts(self, log: Log) -> list[_Part]:
         storage = self._storage
@@ -175,12 +207,11 @@ class LogCompaction:
                 parts.append(_Part(address, partition, clean_end, found))
         return parts
 
-    async def _record_keys(self, log: Log, offset: Offset, policy: CompactionPolicy) -> KeyOffsetMap:
-        """Record the keys of a log from an offset on, up to the capacity."""
+    async def _record_keys(self, log: Log, offset: Offset, end: Offset, policy: LogPolicy) -> KeyOffsetMap:
+        """Record the keys of a log in a range of offsets, up to the capacity."""
         stored_before = now_ms() - policy.tombstone_ms if self._may_expire(log) else 0
         key_offsets = KeyOffsetMap(policy.keys_max, stored_before)
-        end = log.last_stable_offset
-        key_offsets.end_offset = offset = max(offset, log.index.start_offset)
+        key_offsets.end_offset = offset
         while offset < end:
             batches = await self._reader.read(log, offset, end, KEYS_READ_BYTES)
             if not batches:
@@ -201,15 +232,15 @@ class LogCompaction:
         storage, compactor = self._storage, self._compactor
         assert isinstance(storage, CompactsPartitions)
         runs = list(find_runs(log, part.address, RecordSequence(part.found.end_sequence)))
-        done: Compacted = await storage.compact(
-            part.partition, part.found.end_sequence, partial(key_offsets.find_removed, runs), compactor.throttle
-        )
-        compactor.record_removed(part.partition, done)
         recorded_ends = (run.first_sequence + key_offsets.end_offset - run.offset for run in runs)
         ends = (
             min(end, run.end_sequence) for run, end in zip(runs, recorded_ends, strict=True) if end > run.first_sequence
         )
         clean_end = min(max(ends, default=0), part.found.end_sequence)  # records without an index entry are not clean
+        done: Compacted = await storage.compact(
+            part.partition, clean_end, partial(key_offsets.find_removed, runs), compactor.throttle
+        )
+        compactor.record_removed(part.partition, done)
         if clean_end > part.clean_end:
             await compactor.save_clean_end(part.partition, clean_end, _name(log))
 
@@ -232,13 +263,15 @@ def _name(log: Log) -> str:
     return f"{CLEAN_ENDS} {log.number}"
 
 
-def _policy_of(topic: Topic, config: Config) -> CompactionPolicy | None:
+def _policy_of(topic: Topic, config: Config) -> LogPolicy | None:
     """Return how a topic is compacted; None if it is not."""
     if not is_compacted(topic, config):
         return None
     settings, store = topic.settings, config.store
-    return CompactionPolicy(
+    return LogPolicy(
         dirty_ratio=float(settings.get("min.cleanable.dirty.ratio", store.compaction_dirty_percent / 100)),
-        tombstone_ms=int(settings.get("delete.retention.ms", store.tombstone_ms)),
+        tombstone_ms=number_of(topic, config, "delete.retention.ms"),
         keys_max=store.compaction_keys_max,
+        lag_min_ms=number_of(topic, config, "min.compaction.lag.ms"),
+        lag_max_ms=number_of(topic, config, "max.compaction.lag.ms"),
     )

@@ -30,7 +30,7 @@ async def find_retained_offset(
     if policy.records_max is not None:
         found = max(found, Offset(end - policy.records_max))
     if policy.age_ms is not None:
-        found = max(found, await _find_by_time(storage, log, infos, now_ms - policy.age_ms))
+        found = max(found, await find_stored_offset(storage, log, infos, now_ms - policy.age_ms))
     if policy.bytes_max is not None:
         surplus = sum(_content_bytes(log, each, infos) for each in log.index.addresses()) - policy.bytes_max
         if surplus > 0:
@@ -38,10 +38,13 @@ async def find_retained_offset(
     return max(start, min(found, end))
 
 
-async def _find_by_time(
+async def find_stored_offset(
     storage: Storage, log: Log, infos: Mapping[Partition, PartitionInfo], stored_after: int
 ) -> Offset:
-    """Return the offset of the first record that was stored at a time or later."""
+    """Return the offset of the first record of a log that this broker has stored at a time or later.
+
+    `infos` describes its partitions, and more. Raise `StorageError` if the storage fails.
+    """
     found = log.index.end_offset
     for address in log.index.addresses():
         first = log.index.sequence_from(address, log.index.start_offset)

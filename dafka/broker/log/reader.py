@@ -18,6 +18,7 @@ from dafka.errors import StorageCorruptError
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
 from dafka.storage import READ_BYTES, Storage
 from dafka.storage.plugin_helpers import now_ms
+from dafka.storage.tiers import HasColdTier
 
 READ_BYTES_MIN = 2**12
 """The smallest read, in bytes, whatever a client asks for."""
@@ -132,6 +133,15 @@ class LogReader:
                 if latest >= 0 and (found is None or latest > found[1]):
                     found = Offset(at + list(batch.timestamps or ()).index(latest)), latest
         return found
+
+    def find_local_start(self, log: Log) -> Offset | None:
+        """Return the offset before which all records of a log are in the cold tier; None if there is no cold tier."""
+        storage = self._storage
+        if not isinstance(storage, HasColdTier):
+            return None
+        ends = ((address, storage.cold_end(log.partition_of(address))) for address in log.index.addresses())
+        found = (log.index.find_from(address, RecordSequence(end)) for address, end in ends)
+        return max(min(found, default=log.index.start_offset), log.index.start_offset)
 
     async def find_last_timestamp(self, log: Log) -> int | None:
         """Return the timestamp of the last record of a log; None if there is no record. Raises `StorageError`."""

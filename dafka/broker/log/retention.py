@@ -10,6 +10,7 @@ import trio
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.metadata.topic_settings import drops_old_records
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog, ReplicatedLogs
@@ -120,8 +121,7 @@ def _limits_without_leader(name: str, config: StoreConfig) -> RetentionPolicy:
 
 def _limits_of(topic: Topic, config: StoreConfig) -> RetentionPolicy:
     """Return the limits of a topic; its settings override the defaults. Topics of brokers have no limits."""
-    cleanup = topic.settings.get("cleanup.policy", "compact" if config.compacts(topic.name) else "delete")
-    if is_internal_topic(topic.name) or "delete" not in cleanup:
+    if is_internal_topic(topic.name) or not drops_old_records(topic, config):
         return RetentionPolicy()
     default = default_retention(config)
 

@@ -115,15 +115,22 @@ class LogWriter:
     _watchers: LogWaiters
     _record_bytes_max: int
 
-    def append(
+    def append(self, log: Log, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> PendingAppend:
+        """Append record batches of this broker to a log. It is complete when `wait_offset` returns.
+
+        Raise `BatchError` if a batch is malformed, and `NotLeaderError` if this broker does not lead the log.
+        """
+        return self.append_placed(log, self.place(log, batches))
+
+    def place(
         self,
         log: Log,
         batches: Sequence[tuple[BatchHeader, bytes | memoryview]],
         *,
         records: RecordBatch | None = None,
         bytes_max: int | None = None,
-    ) -> PendingAppend:
-        """Append record batches, whose CRCs were checked, to a log. It is complete when `wait_offset` returns.
+    ) -> RecordBatch:
+        """Return the records of batches, whose CRCs were checked, with the next sequences of a log.
 
         `records` are the records in these batches, if they were unpacked already. `bytes_max` is the largest
         decompressed size of the records of a client; None for records of the broker itself.
@@ -150,16 +157,19 @@ class LogWriter:
             )
         if bytes_max is not None:
             check_sizes(records, self._record_bytes_max)
+        return records
+
+    def append_placed(self, log: Log, records: RecordBatch) -> PendingAppend:
+        """Append what `place` has just returned to its log."""
         self._act(self._machine.append_own(records, trio.current_time()))
-        count, epoch = sequence - first_sequence, log.leadership.epoch
         return PendingAppend(
             self._watchers,
             self._log_table,
             log,
             log.leader_partition,
-            first_sequence,
-            count,
-            epoch,
+            RecordSequence(records.first_sequence),
+            len(records),
+            log.leadership.epoch,
             self._storage.durable,
         )
 

@@ -100,7 +100,7 @@ async def publish_records(request: Request) -> AnyResponse:
     pending: list[Publication] = []
     for part in parts:
         await request.prepare_publishing(topic)
-        pending.append(publisher.begin(topic, part, log=log))
+        pending.append(await publisher.begin(topic, part, request.source, log=log))
         await trio.lowlevel.checkpoint()  # large bodies must not delay other clients
     published = [stored for each in pending for stored in await each.wait()]
     request.web.counters.produced[topic] += sum(map(len, parts))
@@ -142,7 +142,7 @@ async def _publish_to_log(request: Request, topic: str, log: int, records: list[
     try:
         for part in split_records(join_rest_records(records), _batch_bytes_max(request, topic)):
             await request.prepare_publishing(topic)
-            pending.append(publisher.begin(topic, part, log=log))
+            pending.append(await publisher.begin(topic, part, request.source, log=log))
         error = None
     except WebError as refused:
         if refused.code == "topic_not_found":
@@ -162,7 +162,9 @@ async def _publish_to_log(request: Request, topic: str, log: int, records: list[
 
 def _batch_bytes_max(request: Request, topic: str) -> int:
     logs = request.broker.node.logs(topic)
-    return request.broker.appender.message_bytes_max(logs[0]) if logs else request.broker.config.kafka.message_bytes_max
+    return (
+        request.broker.appender.rules_of(logs[0]).bytes_max if logs else request.broker.config.kafka.message_bytes_max
+    )
 
 
 @Route(

@@ -23,6 +23,7 @@ from dafka.http.logs.local_logs import refused_append
 from dafka.http.logs.log_access import LogAccess, PendingBatches, log_at
 from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.errors import WebError, topic_not_found
+from dafka.storage.plugin_helpers import now_ms
 
 
 @attrs.frozen
@@ -92,10 +93,12 @@ class Publisher:
         self._creates_topics = creates_topics and broker.config.kafka.auto_create_topics == "on"
         self._turns = cycle(range(2**20))
 
-    async def publish(self, topic: str, records: RecordColumns, *, log: int | None = None) -> list[Published]:
+    async def publish(
+        self, topic: str, records: RecordColumns, source: str, *, log: int | None = None
+    ) -> list[Published]:
         """Publish records, and wait until they are durable. See `begin`."""
         await self.prepare(topic, may_create=True)
-        return await self.begin(topic, records, log=log).wait()
+        return await (await self.begin(topic, records, source, log=log)).wait()
 
     async def prepare(self, topic: str, *, may_create: bool) -> None:
         """Wait until records that are not yet durable take less than `[store] pending_bytes_max`.
@@ -120,10 +123,11 @@ class Publisher:
         except NoControllerError as error:
             raise WebError("controller_unavailable", str(error)) from None
 
-    def begin(
+    async def begin(
         self,
         topic: str,
         records: RecordColumns,
+        source: str,
         *,
         log: int | None = None,
         producer: ProducerSequence | None = None,
@@ -131,7 +135,8 @@ class Publisher:
         """Append records, at least one. The caller must call `prepare` first, and check the client's permission.
 
         Without a log, the keys choose the logs. With a producer's sequence, the records must be for one log, and are
-        appended once. Raises `WebError` if the topic or the log does not exist, or the records are refused.
+        appended once. The source is the user, or the address of the client. Raises `WebError` if the topic or the log
+        does not exist, or the records are refused.
         """
         logs = self._find_logs(topic)
         if log is not None:
@@ -147,13 +152,13 @@ class Publisher:
             parts = self._divide(logs, records)
         # Validate all parts before any is appended.
         encoded = [(each, self._encode(each, part, producer)) for each, part in parts]
-        pending = [self._access.append(each, [batch]) for each, batch in encoded]
+        pending = [await self._append(each, [batch], source) for each, batch in encoded]
         return Publication(pending, self._broker.node.storage.waits)
 
     async def begin_batches(self, topic: str, log: int, data: bytes | memoryview, source: str) -> Publication:
         """Append whole, concatenated record batches as they are. See `begin`.
 
-        A batch with a producer id comes alone. The source is the user, or the address of the client.
+        A batch with a producer id comes alone.
         """
         found = log_at(topic, self._find_logs(topic), log)
         self._check_size(found, len(data))
@@ -161,11 +166,16 @@ class Publisher:
             batches = read_batches(data)
             if not batches or any(header.is_transactional for header, _ in batches):
                 raise WebError("bad_request", "expected record batches that belong to no transaction")
-            async with self._broker.appender.unpacked(found, batches, source) as records:
-                appended = self._access.append(found, batches, records)
         except AppendRefusedError as refused:
             raise refused_append(found, refused) from None
-        return Publication([appended], self._broker.node.storage.waits)
+        return Publication([await self._append(found, batches, source)], self._broker.node.storage.waits)
+
+    async def _append(self, log: Log, batches: Sequence[Batch], source: str) -> PendingBatches:
+        try:
+            async with self._broker.appender.unpacked(log, batches, source) as (adapted, records):
+                return self._access.append(log, adapted, records)
+        except AppendRefusedError as refused:
+            raise refused_append(log, refused) from None
 
     def _find_logs(self, topic: str) -> Sequence[Log]:
         logs = self._broker.node.logs(topic)
@@ -188,6 +198,9 @@ class Publisher:
         return [(logs[number], _select(records, indexes[number])) for number in sorted(indexes)]
 
     def _encode(self, log: Log, records: RecordColumns, producer: ProducerSequence | None) -> Batch:
+        rules = self._broker.appender.rules_of(log)
+        if refused := rules.find_refused(len(records), records.keys, records.timestamps, now_ms()):
+            raise refused_append(log, AppendRefusedError(*refused))
         try:
             data = encode_batch(
                 0,

@@ -178,7 +178,9 @@ class Session:
             producer = ProducerSequence(message.producer_id, message.producer_epoch, message.base_sequence)
         records = parse_records(message.records, now_ms())
         await self._request.prepare_publishing(message.topic)
-        publication = self._request.publisher.begin(message.topic, records, log=message.log, producer=producer)
+        publication = await self._request.publisher.begin(
+            message.topic, records, self._request.source, log=message.log, producer=producer
+        )
         await self._unanswered.send((message.id, publication))
         self._web.counters.produced[message.topic] += len(records)
 

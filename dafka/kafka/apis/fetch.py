@@ -244,7 +244,7 @@ async def _read_messages(context: RequestContext, log: Log, offset: Offset, end:
     """
     magic = int(context.header.api_version >= _TIMES_VERSION)
     while batches := await context.broker.node.reader.read(log, offset, end, limit, limit):
-        convert = partial(_encode_message_sets, batches, magic)
+        convert = partial(_encode_message_sets, batches, magic, offset)
         messages = await trio.to_thread.run_sync(convert, limiter=_CONVERTING)
         if any(messages):
             return messages
@@ -252,8 +252,8 @@ async def _read_messages(context: RequestContext, log: Log, offset: Offset, end:
     return []
 
 
-def _encode_message_sets(batches: list[bytes], magic: int) -> list[bytes]:
-    return [encode_message_set(each, magic) for each in batches]
+def _encode_message_sets(batches: list[bytes], magic: int, offset: Offset) -> list[bytes]:
+    return [encode_message_set(each, magic, first_offset=offset) for each in batches]
 
 
 def _find_offset_error(log: Log, offset: Offset) -> ErrorCode:

@@ -6,13 +6,23 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.topic_settings import drops_old_records
 from dafka.broker.core.positions import Offset
+from dafka.broker.log.reader import LogReader
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
 from dafka.kafka.apis.fetch import READ_COMMITTED
 from dafka.kafka.apis.shared.authorization import may, require_each
 from dafka.kafka.apis.shared.leaders import find_epoch_end, find_leader_error, find_read_error
 from dafka.kafka.apis.shared.registry import RequestContext, handles
-from dafka.kafka.protocol.constants import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from dafka.kafka.protocol.constants import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    SPECIAL_TIME_VERSIONS,
+)
 from dafka.kafka.protocol.messages.logs import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -54,33 +64,55 @@ async def _find_offset(
     if log is None:
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
-    answer.error_code = find_leader_error(log, asked.current_leader_epoch)
+    version = context.header.api_version
+    answer.error_code = find_leader_error(log, asked.current_leader_epoch) or _find_time_error(asked.timestamp, version)
     if answer.error_code:
         return answer
     is_committed = request.isolation_level == READ_COMMITTED
     end = log.last_stable_offset if is_committed else log.high_watermark
     try:
-        if asked.timestamp == LATEST:
-            answer.offset = end
-        elif asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
-            answer.offset = log.index.start_offset
-        elif asked.timestamp != LATEST_TIERED:
-            if asked.timestamp == MAX_TIMESTAMP:
-                found = await broker.node.reader.find_latest_time(log)
-            else:
-                found = await broker.node.reader.find_offset_by_time(log, asked.timestamp)
-            if found is not None and found[0] < end:
-                answer.offset, answer.timestamp = found
+        answer.offset, answer.timestamp = await _search(broker.node.reader, log, asked.timestamp, end)
     except StorageError:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     is_end_known = log.is_end_known and broker.node.leases.holds_lease(log)
     if not is_end_known and (asked.timestamp == LATEST or answer.offset == _NONE):
-        is_known = context.header.api_version >= _NOT_AVAILABLE_VERSION
+        is_known = version >= _NOT_AVAILABLE_VERSION
         answer.error_code = ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
         answer.offset = _NONE
     answer.leader_epoch = log.epoch_at(Offset(answer.offset)) if answer.offset >= 0 else _NONE
     answer.old_style_offsets = [answer.offset] if answer.offset >= 0 else []
     return answer
+
+
+def _find_time_error(time: int, version: int) -> ErrorCode:
+    """Return the error of a time that stands for no offset in a version of ListOffsets."""
+    is_unknown = time < 0 and version < SPECIAL_TIME_VERSIONS.get(time, version + 1)
+    return ErrorCode.UNSUPPORTED_VERSION if is_unknown else ErrorCode.NONE
+
+
+async def _search(reader: LogReader, log: Log, time: int, end: Offset) -> tuple[int, int]:
+    """Return the offset at a time, before the end of what is committed, and the time of its record; -1 for none."""
+    if time == LATEST:
+        return end, _NONE
+    if time == EARLIEST:
+        return log.index.start_offset, _NONE
+    if time in {EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
+        return _find_by_tier(log, reader.find_local_start(log), time), _NONE
+    search = reader.find_latest_time(log) if time == MAX_TIMESTAMP else reader.find_offset_by_time(log, time)
+    found = await search
+    return (_NONE, _NONE) if found is None or found[0] >= end else found
+
+
+def _find_by_tier(log: Log, local_start: Offset | None, kind: int) -> int:
+    """Return what a time stands for in a log with a cold tier, or without one, if `local_start` is None."""
+    start = log.index.start_offset
+    if kind == EARLIEST_LOCAL:
+        return start if local_start is None else local_start
+    if local_start is None:
+        return _NONE
+    if kind == EARLIEST_PENDING_UPLOAD:
+        return local_start
+    return local_start - 1 if local_start > start else _NONE
 
 
 @handles(OffsetForLeaderEpochRequest, require_each("topics", Permissions.may_see))
@@ -137,6 +169,9 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
         for asked in topic.partitions:
             log = node.find_log(topic.name, asked.partition_index)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
+            found = node.find_topic(topic.name)
+            if found is not None and not error and not drops_old_records(found, context.broker.config.store):
+                error = ErrorCode.POLICY_VIOLATION
             if log is not None and not error:
                 offset = log.high_watermark if asked.offset == -1 else asked.offset
                 if not 0 <= offset <= log.high_watermark:

@@ -39,6 +39,7 @@ from dafka.kafka.apis.shared.authorization import (
 from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, Decision, RequestContext
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.messages.logs import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -164,8 +165,8 @@ async def _append(
     try:
         _check_request(request, problem, refused_logs.get(log, ErrorCode.NONE))
         batches = _read_batches(context, log, data.records)
-        async with appender.unpacked(log, batches, context.source) as records:
-            appended = appender.append(log, batches, name, records=records, all_replicas=waits_for_all)
+        async with appender.unpacked(log, batches, context.source) as (adapted, records):
+            appended = appender.append(log, adapted, name, records=records, all_replicas=waits_for_all)
     except AppendRefusedError as refused:
         return _refuse(data.index, _for_version(context, refused))
     except NotLeaderError:
@@ -185,7 +186,7 @@ async def _append(
             return _answer(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not appended.is_duplicate:
             counters.produced[log.topic] += appended.record_count
-        return _answer(data.index, ErrorCode.NONE, offset=offset, log=log)
+        return _answer(data.index, ErrorCode.NONE, offset=offset, log=log, append_time_ms=appended.append_time_ms)
 
     return wait
 
@@ -219,7 +220,7 @@ def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview
         if version >= _BATCHES_VERSION:
             raise AppendRefusedError(ErrorCode.INVALID_RECORD, "expected record batches")
         try:
-            data = convert_message_set(records, bytes_max=context.broker.appender.decompressed_bytes_max(log))
+            data = convert_message_set(records, bytes_max=context.broker.appender.rules_of(log).decompressed_bytes_max)
         except BatchTooLargeError as error:
             raise too_large(error) from None
         except (BatchError, EncodingError) as error:
@@ -236,7 +237,12 @@ def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview
 def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | None = None) -> Pending:
     async def answer() -> PartitionProduceResponse:
         await trio.lowlevel.checkpoint()
-        return _answer(index, refused.error_code, message=refused.message, leader=leader)
+        found = _answer(index, refused.error_code, message=refused.message, leader=leader)
+        found.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=each.number, batch_index_error_message=each.message)
+            for each in refused.problems
+        ]
+        return found
 
     return answer
 
@@ -247,6 +253,7 @@ def _answer(
     *,
     offset: int = -1,
     log: Log | None = None,
+    append_time_ms: int = -1,
     message: str | None = None,
     leader: LeaderIdAndEpoch | None = None,
 ) -> PartitionProduceResponse:
@@ -254,6 +261,7 @@ def _answer(
         index=index,
         error_code=error,
         base_offset=offset,
+        log_append_time_ms=append_time_ms,
         log_start_offset=-1 if log is None else log.index.start_offset,
         error_message=message,
         current_leader=leader,

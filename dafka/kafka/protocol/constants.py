@@ -81,8 +81,18 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 FROM_TOPIC, FROM_BROKER, FROM_DEFAULT = 1, 4, 5
 """Where the value of a setting comes from."""
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 """The times that stand for offsets in ListOffsets."""
+
+SPECIAL_TIME_VERSIONS = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version of ListOffsets that has each of them."""
 
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 """What FindCoordinator asks for."""

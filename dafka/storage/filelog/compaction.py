@@ -1,7 +1,8 @@
 """Rewriting a segment without the records that compaction removes.
 
 The segment is copied, a part at a time, to a temporary file, which replaces it once it is durable. If the process is
-killed, the segment is therefore either unchanged or compacted. The active segment is never rewritten.
+killed, the segment is therefore either unchanged or compacted. The active segment is never rewritten: it is closed
+before, so that partitions smaller than a segment are compacted, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from dafka.batches import (
     Compression,
     compression_of,
     encode_records,
+    read_header,
 )
+from dafka.batches.compacted import encode_rest
 from dafka.packed_bytes import Repeated
 from dafka.records import RecordBatch, join
 from dafka.storage.capabilities import Compactable, Compacted, FindRemoved
@@ -34,6 +37,13 @@ from dafka.storage.filelog.writer import LogWriter
 STEP_BYTES = 2**18
 """The number of bytes of a segment that are read at a time: a few milliseconds of work."""
 
+SHORT_SEGMENTS_MAX = 8
+"""The number of segments of a partition from which on an active segment is closed only if it is not short."""
+
+SHORT_BYTES = 2**18
+"""The size that an active segment must have to be closed, for each segment more. So the number of segments grows with
+the square root of what is appended, however often a small partition is compacted."""
+
 FULL_BATCH_BYTES = ENCODED_BYTES_MAX // 2
 """The size from which a compacted batch is not joined with others again, in bytes."""
 
@@ -46,7 +56,10 @@ def find_compactable(log: PartitionLog, clean_end: int) -> Compactable:
     for base, end in pairwise(bases):
         size = file_size(log.log_path(base))
         clean, dirty = (clean + size, dirty) if end <= clean_end else (clean, dirty + size)
-    return Compactable(max(head.base, head.earliest), clean, dirty)
+    end = head.base
+    if head.length > max(len(bases) - 1 - SHORT_SEGMENTS_MAX, 0) * SHORT_BYTES:
+        end, dirty = head.end, dirty + head.length
+    return Compactable(max(min(end, head.end - 1), head.earliest), clean, dirty)
 
 
 def find_segments(log: PartitionLog, end_sequence: int) -> list[int]:
@@ -55,12 +68,15 @@ def find_segments(log: PartitionLog, end_sequence: int) -> list[int]:
 
 
 class SegmentCompaction:
-    """The compaction of the segment with this base. Every method raises `OSError`."""
+    """The compaction of the segment with this base, up to a sequence. Every method raises `OSError`."""
 
-    def __init__(self, reader: LogReader, log: PartitionLog, base: int, find_removed: FindRemoved) -> None:
+    def __init__(
+        self, reader: LogReader, log: PartitionLog, base: int, end_sequence: int, find_removed: FindRemoved
+    ) -> None:
         self._reader = reader
         self._log = log
         self._base = base
+        self._end_sequence = end_sequence
         self._earliest = log.head.earliest
         self._find_removed = find_removed
         self._path = temporary_path(log.log_path(base))
@@ -140,6 +156,9 @@ class SegmentCompaction:
         """Add the records of the next block."""
         stored_at = self._stored_at(records.end_sequence)
         removed = self._find_removed(attrs.evolve(records, stored_at=Repeated(stored_at, len(records))))
+        is_last = records.end_sequence > self._end_sequence
+        if is_last:
+            removed = removed[: max(self._end_sequence - records.first_sequence, 0)].ljust(len(records), b"\0")
         left = records.without(removed)
         before, after = self._not_dropped(records), self._not_dropped(left)
         gone = before.held_count - after.held_count
@@ -148,6 +167,9 @@ class SegmentCompaction:
         if left.held_count == records.held_count and is_full:
             self._write_waiting()
             self._write(left.encoded)
+        elif is_last and read_header(records.encoded[0]).is_transactional:  # readers may have to skip the rest
+            self._write_waiting()
+            self._write([encode_rest(records.encoded[0], left)])
         else:
             if not self._waiting:
                 self._compression = compression_of(records.encoded)

@@ -246,7 +246,7 @@ class FilelogStorage:
         return moved
 
     async def find_compactable(self, partition: Partition, clean_end: int) -> Compactable | None:
-        """See `CompactsPartitions.find_compactable`. The active segment is not compacted."""
+        """See `CompactsPartitions.find_compactable`."""
         return await self._read_log(partition, lambda log: find_compactable(log, clean_end))
 
     async def compact(
@@ -259,8 +259,10 @@ class FilelogStorage:
         done = Compacted()
         if log is None:
             return done
+        if end_sequence > log.head.base:
+            await self._write(lambda writer: writer.close_segment(log))
         for base in await self._read(partial(find_segments, log, end_sequence)):
-            with closing(SegmentCompaction(self._reader, log, base, find_removed)) as segment:
+            with closing(SegmentCompaction(self._reader, log, base, end_sequence, find_removed)) as segment:
                 while count := await self._run(segment.step, self._compaction_limiter):
                     await throttle(count)
                 done = done.plus(await self._write(segment.finish))

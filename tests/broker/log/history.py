@@ -25,13 +25,12 @@ from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.producer_state import Marker
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, Offset, ProducerSequence, RecordSequence
-from dafka.broker.log.compaction import LogCompaction
+from dafka.broker.log.compaction import LogCompaction, LogPolicy
 from dafka.broker.log.reader import LogReader
 from dafka.config import Config
 from dafka.records import Partition, RecordBatch
 from dafka.roles.compactor import Compactor
 from dafka.storage import RetentionPolicy, Storage
-from dafka.storage.compaction import CompactionPolicy
 from dafka.storage.plugin_helpers import now_ms
 
 TOPIC = Topic("orders", "1D", 1)
@@ -123,6 +122,8 @@ class World:
         self.is_replicated = self.draw.random() < 0.5
         self.keys_max = self.draw.choice([1, 2, 1000])
         self.tombstones_ms = self.draw.choice([0, 8, 16]) * STEP_MS
+        self.lag_min_ms = self.draw.choice([0, 0, 4, 9]) * STEP_MS
+        self.lag_max_ms = self.draw.choice([0, 2, 12]) * STEP_MS
         self.items: list[Item] = []
         self.start = self.high_watermark = 0
         self.appended: list[int] = []
@@ -345,19 +346,27 @@ class World:
         unread = (
             at
             for at, each in enumerate(self.items)
-            if each.partition in dirty
+            if at >= self.start
+            and each.partition in dirty
             and not each.is_marker
             and each.sequence >= self.clean_ends.get(each.partition, 0)
         )
         first = max(next(unread, 0), self.start)
-        end, last = await self._latest_keys(first) if dirty else (0, {})
+        is_overdue = self._first_after(self.lag_max_ms) > first
+        is_due = bool(dirty) and (self.lag_max_ms == 0 or is_overdue) and self._first_after(self.lag_min_ms) > first
+        end, last = await self._latest_keys(first) if is_due else (0, {})
         compaction = LogCompaction(
             self.order.table, self.reader, self.storage, self.compactor, Config(), lambda _log: True
         )
-        tombstone_ms = now_ms() - self.clock + self.tombstones_ms + STEP_MS // 2
-        await compaction.compact_log(
-            self.log, CompactionPolicy(dirty_ratio=0, tombstone_ms=tombstone_ms, keys_max=self.keys_max)
+        since = now_ms() - self.clock + STEP_MS // 2
+        policy = LogPolicy(
+            dirty_ratio=2 if self.lag_max_ms else 0,
+            tombstone_ms=since + self.tombstones_ms,
+            keys_max=self.keys_max,
+            lag_min_ms=since + self.lag_min_ms if self.lag_min_ms else 0,
+            lag_max_ms=since + self.lag_max_ms if self.lag_max_ms else 2**63 - 1,
         )
+        await compaction.compact_log(self.log, policy)
         for offset in range(self.start, end):
             item = self.items[offset]
             if not item.is_marker:
@@ -370,9 +379,19 @@ class World:
                 )
                 item.is_compacted = is_superseded or is_tombstone or (offset >= first and not self.outcome(offset))
 
+    def _first_after(self, age_ms: int) -> int:
+        """Return the first offset of a record that was stored more recently than an age; without one, of any."""
+        after = self.clock - age_ms
+        found = (
+            at
+            for at, each in enumerate(self.items)
+            if age_ms and at >= self.start and not each.is_marker and each.stored_at >= after
+        )
+        return next(found, len(self.items))
+
     async def _latest_keys(self, first: int) -> tuple[int, dict[bytes, int]]:
         """Return the last offset of each key from an offset on, up to the first batch that does not fit."""
-        stable, last = self.last_stable(), dict[bytes, int]()
+        stable, last = min(self.last_stable(), self._first_after(self.lag_min_ms)), dict[bytes, int]()
         for data in await self.reader.read(self.log, Offset(first), Offset(stable), 2**20):
             header = read_header(data)
             offsets = range(max(header.base_offset, first), header.end_offset)
@@ -591,6 +610,10 @@ class World:
             return {}
         records = dict(columns_of(data))
         for at in records:
+            if not header.is_transactional and self.items[at].is_transactional:  # compaction has joined it with others
+                assert at < self.last_stable()
+                assert self.outcome(at)
+                continue
             assert header.is_transactional == self.items[at].is_transactional
             assert not header.is_transactional or header.producer_id == self.items[at].producer_id
         return records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import nullcontext
 from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,15 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.batches import BatchHeader, Compression, check_crc, encode_batch, with_base_offset
+from dafka.batches import (
+    BatchHeader,
+    Compression,
+    TimestampType,
+    check_crc,
+    decode_batch,
+    encode_batch,
+    with_base_offset,
+)
 from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log_table import LogTable
@@ -26,15 +35,17 @@ from dafka.broker.log.appending import (
     INLINE_BYTES_MAX,
     AppendedBatches,
     AppendRefusedError,
+    Batch,
     ClientAppender,
     read_batches,
 )
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.log.writer import LogWriter
-from dafka.config import KafkaConfig
+from dafka.config import Config
 from dafka.errors import NotLeaderError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 from dafka.steady_clock import steady_now_ms
+from dafka.storage.plugin_helpers import now_ms
 from tests.broker.core.entries import batch_entry, run_entry
 
 OUTCOME = Offset(77)
@@ -81,7 +92,7 @@ class Broker:
         self.appender = ClientAppender(
             self.table,
             brokers,
-            KafkaConfig(message_bytes_max=1000),
+            Config().with_kafka(message_bytes_max=1000),
             storage,
             self.writer,
             self.watchers,
@@ -108,7 +119,7 @@ class Broker:
         self.watchers.notify(self.log)
         await trio.testing.wait_all_tasks_blocked()
 
-    def append(self, *batches: tuple[BatchHeader, bytes], **options: Any) -> AppendedBatches | ErrorCode:
+    def append(self, *batches: Batch, **options: Any) -> AppendedBatches | ErrorCode:
         try:
             return self.appender.append(self.log, batches, **options)
         except AppendRefusedError as error:
@@ -244,7 +255,7 @@ async def test_batches_are_refused_without_effect() -> None:
     broker.appender.check_size(broker.log, 300)
     with pytest.raises(AppendRefusedError):
         broker.appender.check_size(broker.log, 301)
-    assert Broker().appender.message_bytes_max(broker.log) == 1000
+    assert Broker().appender.rules_of(broker.log).bytes_max == 1000
 
 
 async def test_records_that_were_unpacked_before_are_appended_as_those_that_were_not() -> None:
@@ -253,7 +264,8 @@ async def test_records_that_were_unpacked_before_are_appended_as_those_that_were
         broker = Broker()
         for count in (1, 2, 3):
             sent = [batch(each, compression=Compression.ZSTD) for each in (10 * count, 20)]
-            async with broker.appender.unpacked(broker.log, sent, "source") as records:
+            async with broker.appender.unpacked(broker.log, sent, "source") as (batches, records):
+                assert batches is sent
                 assert records is not None
                 appended = broker.append(*sent, records=records if is_unpacked else None)
             assert isinstance(appended, AppendedBatches)
@@ -266,6 +278,102 @@ async def test_records_that_were_unpacked_before_are_appended_as_those_that_were
         )
     assert found[0] == found[1]
     assert [first for _, first, _, _ in found[0]] == [0, 30, 70]
+
+
+@pytest.mark.parametrize("is_compressed", [True, False])
+async def test_records_get_the_time_of_their_append_and_a_repetition_gets_the_same_answer(is_compressed: bool) -> None:
+    broker = Broker(**{"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": "0"})
+    compression = Compression.ZSTD if is_compressed else Compression.NONE
+    sent = [batch(20, producer_id=7, compression=compression)]
+    appended = []
+    for _ in range(3):  # the last one reaches another leader, which has read the index
+        async with broker.appender.unpacked(broker.log, sent, "source") as (batches, records):
+            found = broker.append(*batches, records=records)
+        assert isinstance(found, AppendedBatches)
+        appended.append(found)
+        if len(appended) == 2:
+            (written,) = broker.pending
+            await broker.write()
+            broker.log.producers.producers.clear()
+            for entry in broker.log.producer_batches.entries():
+                broker.log.producers.restore(entry)
+    assert [each.is_duplicate for each in appended] == [False, True, True]
+    (time_ms,) = {each.append_time_ms for each in appended}
+    assert 0 <= now_ms() - time_ms < 3_600_000
+    assert list(written.timestamps or ()) == [time_ms] * 20
+    (data,) = written.encoded
+    assert list(decode_batch(data).timestamps) == [time_ms] * 20
+    assert check_crc(data).timestamp_type is TimestampType.LOG_APPEND_TIME
+    plain = Broker()
+    for is_duplicate in (False, True):
+        found = plain.append(batch(producer_id=7))
+        assert isinstance(found, AppendedBatches)
+        assert (found.is_duplicate, found.append_time_ms) == (is_duplicate, -1)
+
+
+async def test_records_that_break_a_rule_of_their_topic_are_named_and_nothing_is_appended() -> None:
+    broker = Broker(**{"cleanup.policy": "compact", "message.timestamp.before.max.ms": "1000"})
+    cases: list[tuple[Compression, Any, Any, ErrorCode, list[int]]] = [
+        (Compression.NONE, None, now_ms(), ErrorCode.INVALID_RECORD, [0, 1]),
+        (Compression.ZSTD, [b"k", None], now_ms(), ErrorCode.INVALID_RECORD, [1]),
+        (Compression.NONE, [b"k", b""], [now_ms(), 0], ErrorCode.INVALID_TIMESTAMP, [1]),
+        (Compression.ZSTD, [b"k", b""], [now_ms() + 2**40, now_ms()], ErrorCode.INVALID_TIMESTAMP, [0]),
+    ]
+    for compression, keys, times, error, numbers in cases:
+        data = encode_batch(
+            0,
+            [b"v" * 100] * 2,
+            keys=keys,
+            timestamps=times,
+            compression=compression,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        async with broker.appender.unpacked(broker.log, [(check_crc(data), data)], "source") as (batches, records):
+            with pytest.raises(AppendRefusedError) as refused:
+                broker.appender.append(broker.log, batches, records=records)
+        assert (refused.value.error_code, [each.number for each in refused.value.problems]) == (error, numbers)
+    assert broker.pending == []
+    assert len(broker.log.producers) == 0
+    good = encode_batch(0, [b"v"], keys=[b"k"], timestamps=now_ms())
+    assert isinstance(broker.append((check_crc(good), good)), AppendedBatches)
+
+
+@pytest.mark.parametrize("wanted", ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"])
+async def test_batches_are_stored_in_the_compression_of_their_topic_with_the_same_records(wanted: str) -> None:
+    values = [b"%d" % number * 9 for number in range(300)]
+    large = [bytes(INLINE_BYTES_MAX // 2), b"x", bytes(INLINE_BYTES_MAX)]
+    for sent_values in (values, large):
+        settings = {"compression.type": wanted, "max.message.bytes": "4000000"}
+        broker = Broker(**settings, **{"max.decompressed.message.bytes": "4000000"})
+        broker.writer = attrs.evolve(broker.writer, record_bytes_max=2**22)
+        broker.appender._writer = broker.writer
+        broker.appender._unpacking = MemoryPool(2**30)
+        for compression in Compression:
+            data = [
+                encode_batch(0, sent_values, timestamps=5, compression=each) for each in (compression, Compression.GZIP)
+            ]
+            sent = [(check_crc(each), each) for each in data]
+            async with broker.appender.unpacked(broker.log, sent, "source") as (batches, records):
+                assert isinstance(broker.append(*batches, records=records), AppendedBatches)
+            written = broker.pending.pop()
+            assert list(written.values) == sent_values * 2
+            decoded = [decode_batch(each) for each in written.encoded]
+            assert [list(each.values) for each in decoded] == [sent_values] * 2
+            stored = [each.header.compression for each in decoded]
+            name = wanted.replace("uncompressed", "none").upper()
+            expected = [compression, Compression.GZIP] if wanted == "producer" else [Compression[name]] * 2
+            assert stored == expected
+            for header, before, after in zip(stored, sent, written.encoded, strict=True):
+                if before[0].compression is header:  # batches that match are not touched
+                    assert bytes(after)[12:] == before[1][12:]
+    small = Broker(**{"compression.type": wanted, "max.message.bytes": "1500"})
+    packed = encode_batch(0, [b"v" * 400] * 4, timestamps=0, compression=Compression.ZSTD)
+    is_too_large = pytest.raises(AppendRefusedError, match="at most 1500 bytes of records")
+    with is_too_large if wanted == "uncompressed" else nullcontext():
+        async with small.appender.unpacked(small.log, [(check_crc(packed), packed)], "source"):
+            pass
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -338,7 +446,7 @@ async def test_compressed_batches_are_unpacked_within_the_limit_of_their_topic_w
 
     async def unpack(broker: Broker, data: bytes) -> Any:
         try:
-            async with broker.appender.unpacked(broker.log, [(check_crc(data), data)], "source") as records:
+            async with broker.appender.unpacked(broker.log, [(check_crc(data), data)], "source") as (_, records):
                 return records and list(records.values)
         except AppendRefusedError as error:
             return error.error_code

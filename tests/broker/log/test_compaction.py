@@ -8,12 +8,11 @@ from trio.testing import MockClock
 
 from dafka.batches import check_crc, encode_batch, read_header
 from dafka.broker.core.positions import Offset
-from dafka.broker.log.compaction import LogCompaction
+from dafka.broker.log.compaction import LogCompaction, LogPolicy
 from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.records import Partition
 from dafka.storage.capabilities import Compactable
-from dafka.storage.compaction import CompactionPolicy
 from tests.broker.log.history import columns_of
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
@@ -49,7 +48,7 @@ async def compact(cluster: VirtualCluster, name: str) -> None:
     broker = cluster.brokers[name]
     parts = broker.log_table, broker.reader, cluster.disks[name], broker.store.compactor
     compaction = LogCompaction(*parts, Config(), broker.may_expire)
-    await compaction.compact_log(cluster.log(name), CompactionPolicy(dirty_ratio=0))
+    await compaction.compact_log(cluster.log(name), LogPolicy(dirty_ratio=0))
 
 
 async def test_brokers_that_come_late_lead_what_is_left(autojump_clock: MockClock) -> None:

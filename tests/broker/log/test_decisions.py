@@ -22,7 +22,7 @@ from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC
 from dafka.broker.log.broker_storage import BrokerStorage
-from dafka.broker.log.compaction import LogCompaction
+from dafka.broker.log.compaction import LogCompaction, LogPolicy
 from dafka.broker.log.damaged_logs import DamagedLogs
 from dafka.broker.log.deletion import RecordDeletion
 from dafka.broker.log.durable_waits import DurableWaits
@@ -39,7 +39,6 @@ from dafka.config import StoreConfig
 from dafka.errors import NotLeaderError, StorageCorruptError, StorageError, TopicDeletedError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, RetentionPolicy
-from dafka.storage.compaction import CompactionPolicy
 from dafka.storage.memory import MemoryStorage
 from tests.broker.core.entries import marker_entry
 from tests.seeds import each_seed
@@ -311,7 +310,7 @@ async def test_a_log_is_compacted_when_enough_of_it_is_new(dirty: int, is_due: b
             return [part]
 
         compaction._find_parts, compaction._compact_part = find_parts, note(made, "compact")
-        await compaction.compact_log(log, CompactionPolicy(dirty_ratio=0.5, tombstone_ms=1000, keys_max=10))
+        await compaction.compact_log(log, LogPolicy(dirty_ratio=0.5, tombstone_ms=1000, keys_max=10))
         assert [each is part for _, _, each, _ in made] == [True] * is_due
         assert all((keys._stored_before > 0) == may_expire for *_, keys in made)
 

@@ -23,10 +23,15 @@ def test_readers_get_what_a_list_has(first: int) -> None:
         assert not failure, f"seed {seed}: {failure}"
 
 
-@pytest.mark.parametrize("seed", [100])
-def test_readers_of_a_storage_that_keeps_record_batches_get_what_a_list_has(seed: int, tmp_path: Path) -> None:
+FILELOG = "filelog:{}/{}?segment_bytes=2000&fsync=never"
+
+
+@pytest.mark.parametrize(("url", "seed"), [("sqlite:{}/{}.db", 100), *((FILELOG, seed) for seed in (100, 103))])
+def test_readers_of_a_storage_that_keeps_record_batches_get_what_a_list_has(
+    url: str, seed: int, tmp_path: Path
+) -> None:
     numbers = iter(range(1000))
-    play = play_on(lambda: open_storage(f"sqlite:{tmp_path}/{next(numbers)}.db"), seed)
+    play = play_on(lambda: open_storage(url.format(tmp_path, next(numbers))), seed)
     failure = find_failure(draw_operations(seed, 40), play)
     assert not failure, failure
 

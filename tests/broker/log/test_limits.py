@@ -16,7 +16,7 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_policy import CONTROL_TOPICS
-from dafka.broker.log.compaction import LogCompaction
+from dafka.broker.log.compaction import LogCompaction, LogPolicy
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
 from dafka.broker.log.own_partitions import HEAD_WAITS_S, HeadAnnouncer, OwnPartitions
 from dafka.broker.log.retention import _limits_of, _limits_without_leader
@@ -25,7 +25,6 @@ from dafka.config import Config, StoreConfig
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
-from dafka.storage.compaction import CompactionPolicy
 
 DEFAULT = RetentionPolicy(age_ms=100, bytes_max=200, records_max=300)
 
@@ -72,9 +71,15 @@ async def test_readable_logs_of_compacted_topics_are_compacted_again_and_again_a
         compaction_keys_max=9,
         compaction_interval_ms=7000,
     )
-    settings = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.1", "delete.retention.ms": "8"}
-    default = CompactionPolicy(dirty_ratio=0.3, tombstone_ms=5, keys_max=9)
-    own = CompactionPolicy(dirty_ratio=0.1, tombstone_ms=8, keys_max=9)
+    settings = {
+        "cleanup.policy": "compact,delete",
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": "8",
+        "min.compaction.lag.ms": "6",
+        "max.compaction.lag.ms": "7",
+    }
+    default = LogPolicy(dirty_ratio=0.3, tombstone_ms=5, keys_max=9)
+    own = LogPolicy(dirty_ratio=0.1, tombstone_ms=8, keys_max=9, lag_min_ms=6, lag_max_ms=7)
     table = LogTable("A")
     for name, each in {"default": {}, "own": settings, "not": {"cleanup.policy": "delete"}, "$internal": {}}.items():
         table.add_topic(Topic(name, name, 3, each))

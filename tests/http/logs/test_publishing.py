@@ -52,17 +52,19 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_published_records_and_batches_are_read_in_order(storage: str) -> None:
     async with open_broker_service(storage) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
-        assert await publisher.publish("orders", texts("a", "b")) == [Published(0, 0, 2)]
+        assert await publisher.publish("orders", texts("a", "b"), SOURCE) == [Published(0, 0, 2)]
         batches = [encode_batch(0, [b"c", b"d"], timestamps=5), encode_batch(0, [b"e"], timestamps=6)]
-        publication = await publisher.begin_batches("orders", 0, b"".join(batches), "127.0.0.1")
+        publication = await publisher.begin_batches("orders", 0, b"".join(batches), SOURCE)
         assert await publication.wait() == [Published(0, 2, 3)]
-        assert await publisher.publish("orders", texts("f"), log=0) == [Published(0, 5, 1)]
+        assert await publisher.publish("orders", texts("f"), SOURCE, log=0) == [Published(0, 5, 1)]
         (log,) = find_logs(broker, "orders")
         assert await values_of(broker, log) == [*"abcdef"]
         with pytest.raises(WebError) as caught:
-            await publisher.publish("$logs", texts("a"))
+            await publisher.publish("$logs", texts("a"), SOURCE)
         assert caught.value.code == "bad_request", "no topic can have this name"
 
+
+SOURCE = "127.0.0.1"
 
 PLAIN = encode_batch(0, [b"a"], timestamps=5)
 NUMBERED: dict[str, Any] = {"timestamps": 5, "producer_id": 5, "producer_epoch": 0}
@@ -79,9 +81,8 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
         publisher = Publisher(broker, LocalLogs(broker))
         await broker.node.admin.create_topic("orders", 2, {"max.message.bytes": "200"})
         large = texts("small", "small", "small", "small", "l" * 300, keys=[b"a", b"b", b"c", b"d", b"e"])
-        assert await publisher.begin("orders", texts("a"), log=1, producer=ProducerSequence(7, 1, 0)).wait() == [
-            Published(1, 0, 1)
-        ]
+        first = await publisher.begin("orders", texts("a"), SOURCE, log=1, producer=ProducerSequence(7, 1, 0))
+        assert await first.wait() == [Published(1, 0, 1)]
         wrong: list[tuple[str, RecordColumns, dict[str, Any], str, str]] = [
             ("none", texts("a"), {}, "topic_not_found", "there is no topic 'none'"),
             ("orders", texts("a"), {"log": 2}, "log_not_found", "the topic 'orders' has the logs 0 to 1, and not 2"),
@@ -92,15 +93,15 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
         ]
         for topic, records, options, code, message in wrong:
             with pytest.raises(WebError, match=message) as caught:
-                publisher.begin(topic, records, **options)
+                await publisher.begin(topic, records, SOURCE, **options)
             assert caught.value.code == code
         for data in NO_BATCHES:
             with pytest.raises(WebError) as caught:
-                await publisher.begin_batches("orders", 0, data, "127.0.0.1")
+                await publisher.begin_batches("orders", 0, data, SOURCE)
             assert caught.value.code == "bad_request"
         assert caught.value.message == "expected record batches that belong to no transaction"
         assert [log.high_watermark for log in find_logs(broker, "orders")] == [0, 1]
-        await publisher.publish("orders", texts("small"))
+        await publisher.publish("orders", texts("small"), SOURCE)
         assert sum(log.high_watermark for log in find_logs(broker, "orders")) == 2
 
 
@@ -108,13 +109,13 @@ async def test_what_a_producer_sends_again_is_appended_once(storage: str) -> Non
     async with open_broker_service(storage) as broker:
         publisher = Publisher(broker, LocalLogs(broker))
         await publisher.prepare("orders", may_create=True)
-        first = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
-        again = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
+        first = await publisher.begin("orders", texts("a", "b"), SOURCE, producer=ProducerSequence(7, 0, 0))
+        again = await publisher.begin("orders", texts("a", "b"), SOURCE, producer=ProducerSequence(7, 0, 0))
         assert await again.wait() == await first.wait() == [Published(0, 0, 2)]
-        late = [publisher.begin("orders", texts("x"), producer=ProducerSequence(7, 0, 2 + each)) for each in range(6)]
-        for each in late:
-            await each.wait()
-        forgotten = publisher.begin("orders", texts("a", "b"), producer=ProducerSequence(7, 0, 0))
+        for sequence in range(2, 8):
+            late = await publisher.begin("orders", texts("x"), SOURCE, producer=ProducerSequence(7, 0, sequence))
+            await late.wait()
+        forgotten = await publisher.begin("orders", texts("a", "b"), SOURCE, producer=ProducerSequence(7, 0, 0))
         assert await forgotten.wait() == [Published(0, None, 2)]
         (log,) = find_logs(broker, "orders")
         assert await values_of(broker, log) == ["a", "b", *"xxxxxx"]
@@ -123,9 +124,9 @@ async def test_what_a_producer_sends_again_is_appended_once(storage: str) -> Non
 async def test_topic_that_is_deleted_before_records_are_durable_is_said() -> None:
     async with open_broker_service() as broker:
         publisher = Publisher(broker, LocalLogs(broker))
-        await publisher.publish("orders", texts("a"))
+        await publisher.publish("orders", texts("a"), SOURCE)
         producer = ProducerSequence(7, 0, 0)
-        publications = [publisher.begin("orders", texts("b"), producer=producer) for _ in range(2)]
+        publications = [await publisher.begin("orders", texts("b"), SOURCE, producer=producer) for _ in range(2)]
         await broker.node.admin.delete_topic("orders")
         for publication in publications:
             with trio.fail_after(30), pytest.raises(WebError, match="there is no topic 'orders'"):
@@ -145,7 +146,7 @@ async def test_a_topic_is_created_only_by_a_broker_that_knows_all_topics(monkeyp
             monkeypatch.setattr(broker.node.leases, "wait_metadata", wait)
             await publisher.prepare(topic, may_create=True)
             assert wait.await_count == waits
-            found = await outcome(publisher.publish(topic, texts("a")))
+            found = await outcome(publisher.publish(topic, texts("a"), SOURCE))
             assert found == ([Published(0, 0, 1)] if waits or topic == "old" else "topic_not_found")
 
 
@@ -179,7 +180,7 @@ async def test_each_record_goes_whole_to_the_log_of_its_key_and_those_without_ke
                 Published(number, len(logs[log_count][number]) - count, count)
                 for number, count in sorted(counts.items())
             ]
-            publication = publisher.begin(f"t{log_count}", parse_records(records, 0), log=log)
+            publication = await publisher.begin(f"t{log_count}", parse_records(records, 0), SOURCE, log=log)
             assert (publication.record_count, await publication.wait()) == (len(records), expected)
             assert publication.is_durable
         for log_count, contents in logs.items():

@@ -56,7 +56,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def publish(broker: Broker, *values: str, topic: str = "orders", time_ms: int = 1000) -> Log:
     records = parse_records([{"value": value} for value in values], time_ms)
-    await Publisher(broker, LocalLogs(broker)).publish(topic, records, log=0)
+    await Publisher(broker, LocalLogs(broker)).publish(topic, records, "127.0.0.1", log=0)
     return find_logs(broker, topic)[0]
 
 

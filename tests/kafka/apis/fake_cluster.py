@@ -9,7 +9,7 @@ from typing import Any, cast
 import trio
 
 from dafka import Config
-from dafka.batches import BatchHeader
+from dafka.batches import BatchHeader, decode_run
 from dafka.broker.connections.memory import Memory
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
@@ -32,6 +32,7 @@ from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader, decode_response, encode_response
 from dafka.kafka.protocol.tables import Response
 from dafka.kafka.server.kafka_server import KafkaServer
+from dafka.records import RecordBatch
 from tests.kafka.apis.door import Log as LogName
 from tests.kafka.apis.door import build, logs_in, of_logs, plain
 
@@ -115,7 +116,10 @@ class FakeBroker:
     def next_sequence(self, _log: Log) -> int:
         return 0
 
-    def append(self, log: Log, _batches: Sequence[tuple[BatchHeader, bytes]], **_how: Any) -> SimpleNamespace:
+    def place(self, log: Log, batches: Sequence[tuple[BatchHeader, bytes]], **_how: Any) -> RecordBatch:
+        return decode_run(log.leader_partition, batches)
+
+    def append_placed(self, log: Log, _records: RecordBatch) -> SimpleNamespace:
         async def wait_offset(*, all_replicas: bool = True) -> int:
             assert self.appended is not None
             return await self.appended(all_replicas)
@@ -172,7 +176,7 @@ class FakeCluster:
             appender=ClientAppender(
                 node.log_table,
                 node.brokers,
-                config.kafka,
+                config,
                 node.storage,
                 node,
                 node.watchers,

@@ -19,7 +19,7 @@ from tests.kafka.apis.door import Client, Door, Log, of_logs, open_door
 from tests.waiting import poll_until
 
 NONE, UNKNOWN, OUT_OF_RANGE = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = range(-1, -6, -1)
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
 UNCOMMITTED, COMMITTED = 0, 1
 
 
@@ -74,10 +74,14 @@ class Model:
         known = [(at, each.time) for at, each in enumerate(self.records) if each is not None and at >= self.start]
         if time == MAX_TIMESTAMP:
             known.sort(key=lambda each: -each[1])
-        elif time == LATEST_TIERED:  # nothing is stored elsewhere
+        elif time in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:  # nothing is stored elsewhere
             known = []
         found = next((each for each in known if each[1] >= time), (-1, -1))
         return found if found[0] < end else (-1, -1)
+
+
+FIRST_VERSIONS = {-1: 0, -2: 0, -3: 7, -4: 8, -5: 9, -6: 11}
+"""The versions of ListOffsets in which Kafka has introduced times that stand for offsets."""
 
 
 class History:
@@ -170,13 +174,15 @@ class History:
 
     def check_offsets(self) -> None:
         random = self.random
-        time, isolation = random.choice([*range(-5, 0), 0, 999, *range(1000, 9001, 250)]), random.choice((0, 1))
-        asked = {log: {"timestamp": time} for log in self.models}
-        found = self.ask(ApiKey.LIST_OFFSETS, random.randrange(4, 12), asked, isolation_level=isolation)
+        time, isolation = random.choice([*range(-7, 0), 0, 999, *range(1000, 9001, 250)]), random.choice((0, 1))
+        asked, version = {log: {"timestamp": time} for log in self.models}, random.randrange(4, 12)
+        found = self.ask(ApiKey.LIST_OFFSETS, version, asked, isolation_level=isolation)
+        error = ErrorCode.UNSUPPORTED_VERSION if time < 0 and version < FIRST_VERSIONS.get(time, 99) else NONE
         for log, part in found.items():
             model = self.models[log]
             expected = model.find_offset(time, model.stable if isolation == COMMITTED else model.end)
-            assert (part["error_code"], (part["offset"], part["timestamp"])) == (NONE, expected), (time, isolation)
+            answer = (-1, -1) if error else expected
+            assert (part["error_code"], (part["offset"], part["timestamp"])) == (error, answer), (time, isolation)
 
     def check_epochs(self) -> None:
         current, wanted = self.random.choice(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
-from dafka.batches import read_header
+from dafka.batches import TimestampType, read_header
 from dafka.batches.varints import read_varint, write_varint
 from dafka.broker.core.positions import AtOffset, Offset, Position, ProducerSequence, RecordSequence
 from dafka.errors import BatchError, StorageFormatError
@@ -160,7 +160,7 @@ def batch_entries(batch: RecordBatch, now_ms: int) -> list[BatchEntry]:
             header.producer_epoch,
             ProducerSequence(header.base_sequence),
             TRANSACTIONAL if header.is_transactional else 0,
-            now_ms,
+            header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else now_ms,
         )
         for header in map(read_header, batch.encoded)
         if header.producer_id >= 0

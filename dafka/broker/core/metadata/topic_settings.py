@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
+from dafka.batches import Compression, TimestampType
 from dafka.broker.core.metadata.topics import Topic
-from dafka.config import BATCH_BYTES_MAX, Config
+from dafka.config import BATCH_BYTES_MAX, Config, StoreConfig
 
 
 class SettingKind(Enum):
@@ -99,7 +100,16 @@ def _kept_flag(text: str, *, may_be_set: bool = True) -> _Rule:
 
 
 _STRING, _INT, _LONG = SettingKind.STRING, SettingKind.INT, SettingKind.LONG
-_CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+_PRODUCER = "producer"
+_CODECS = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+_DEFAULT_LEVEL = "-1"  # of gzip
+_TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
 _SYNCED = "Everything is on disk before it is acknowledged."
 _SEGMENTS = "The storage divides logs into files by itself."
 _TIERS = "Objects of the cold tier have settings of their own."
@@ -119,22 +129,26 @@ _RULES = {
         f"'{DELETE}', '{COMPACT}' or '{COMPACT},{DELETE}'",
         "Whether old records are deleted, and whether only the last record of each key is kept.",
     ),
-    "compression.gzip.level": _kept(
+    "compression.gzip.level": _Rule(
         _INT,
-        "-1",
-        lambda value: value == "-1" or _is_whole(1, 9)(value),
+        lambda _: _DEFAULT_LEVEL,
+        lambda value: value == _DEFAULT_LEVEL or _is_whole(1, 9)(value),
         "-1 or a number from 1 to 9",
-        "See compression.type.",
+        "The level with which the leader compresses if compression.type is gzip; -1 for 6.",
     ),
-    "compression.lz4.level": _kept_number(_INT, 9, 1, "See compression.type.", 17),
-    "compression.type": _kept(
+    "compression.lz4.level": _number(
+        _INT, lambda _: "9", 1, "The level with which the leader compresses if compression.type is lz4.", 17
+    ),
+    "compression.type": _Rule(
         _STRING,
-        "producer",
-        _CODECS.__contains__,
-        ", ".join(f"'{each}'" for each in _CODECS),
-        "Batches are kept as producers have compressed them.",
+        lambda _: _PRODUCER,
+        {_PRODUCER, *_CODECS}.__contains__,
+        ", ".join(f"'{each}'" for each in (_PRODUCER, *_CODECS)),
+        "The compression of stored batches. The leader compresses others again, and keeps all with 'producer'.",
     ),
-    "compression.zstd.level": _kept_number(_INT, 3, -131072, "See compression.type.", 22),
+    "compression.zstd.level": _number(
+        _INT, lambda _: "3", -131072, "The level with which the leader compresses if compression.type is zstd.", 22
+    ),
     "delete.retention.ms": _number(
         _LONG,
         lambda config: str(config.store.tombstone_ms),
@@ -153,7 +167,12 @@ _RULES = {
     ),
     "local.retention.bytes": _kept_number(_LONG, -2, -2, _TIERS),
     "local.retention.ms": _kept_number(_LONG, -2, -2, _TIERS),
-    "max.compaction.lag.ms": _kept_number(_LONG, LONG_MAX, 1, "Compaction runs by the ratio of what can be dropped."),
+    "max.compaction.lag.ms": _number(
+        _LONG,
+        lambda _: str(LONG_MAX),
+        1,
+        "How long after a record of a compacted topic was stored a pass begins at the latest, in ms.",
+    ),
     "max.decompressed.message.bytes": _Rule(
         _INT,
         lambda config: str(config.kafka.batch_bytes_max),
@@ -168,14 +187,21 @@ _RULES = {
         f"a number from 0 to {BATCH_BYTES_MAX}, the size of the largest record in a batch",
         "The largest size of a batch, in bytes.",
     ),
-    "message.timestamp.after.max.ms": _kept_number(_LONG, 3_600_000, 0, "Records can have any time."),
-    "message.timestamp.before.max.ms": _kept_number(_LONG, LONG_MAX, 0, "Records can have any time."),
+    "message.timestamp.after.max.ms": _number(
+        _LONG, lambda _: "3600000", 0, "How far after the broker's time the time of a client's record can be, in ms."
+    ),
+    "message.timestamp.before.max.ms": _number(
+        _LONG,
+        lambda _: str(LONG_MAX),
+        0,
+        "How far before the broker's time the time of a client's record can be, in ms.",
+    ),
     "message.timestamp.type": _Rule(
         _STRING,
         lambda _: "CreateTime",
-        lambda value: value == "CreateTime",
-        "'CreateTime'",
-        "Whose time records have: that of their producer.",
+        _TIMESTAMP_TYPES.__contains__,
+        "'CreateTime' or 'LogAppendTime'",
+        "Whether records of clients have the time of their producer, or that at which the leader appends them.",
     ),
     "min.cleanable.dirty.ratio": _Rule(
         SettingKind.DOUBLE,
@@ -184,8 +210,8 @@ _RULES = {
         "a number from 0 to 1",
         "Which part of a compacted topic can be dropped before it is compacted.",
     ),
-    "min.compaction.lag.ms": _kept(
-        _LONG, "0", "0".__eq__, "0, which is the only possible value here", "Records are compacted at any age."
+    "min.compaction.lag.ms": _number(
+        _LONG, lambda _: "0", 0, "How long records of a compacted topic stay uncompacted after they were stored, in ms."
     ),
     "min.insync.replicas": _number(
         _INT, lambda _: _REPLICAS_MIN, 1, "How many replicas must be in sync for writes with acks=all."
@@ -210,7 +236,9 @@ _RULES = {
     "segment.index.bytes": _kept_number(_INT, 10 * 2**20, 4, _SEGMENTS, 2**31 - 1),
     "segment.jitter.ms": _kept_number(_LONG, 0, 0, _SEGMENTS),
     "segment.ms": _kept_number(_LONG, 604_800_000, 1, _SEGMENTS),
-    "unclean.leader.election.enable": _kept_flag("No leader is elected without the acknowledged records."),
+    "unclean.leader.election.enable": _kept_flag(
+        "No replica without the acknowledged records is elected. For replicas that are lost: dafka topic recover."
+    ),
 }
 
 TOPIC_SETTING_NAMES = tuple(_RULES)
@@ -230,13 +258,38 @@ def replicas_min_of(topic: Topic) -> int:
     return int(topic.settings.get("min.insync.replicas", _REPLICAS_MIN))
 
 
+def number_of(topic: Topic, config: Config, name: str) -> int:
+    """Return a setting of a topic that is a whole number."""
+    own = topic.settings.get(name)
+    return int(_RULES[name].default(config) if own is None else own)
+
+
+def timestamp_type_of(topic: Topic) -> TimestampType:
+    """Return whose time records of clients have."""
+    return _TIMESTAMP_TYPES[topic.settings.get("message.timestamp.type", "CreateTime")]
+
+
+def stored_compression_of(topic: Topic) -> tuple[Compression | None, int | None]:
+    """Return the compression of a topic's batches, None for that of their producers, and its level if it has one."""
+    kind = topic.settings.get("compression.type", _PRODUCER)
+    level = topic.settings.get(f"compression.{kind}.level")
+    if level is None or (kind == "gzip" and level == _DEFAULT_LEVEL):
+        return _CODECS.get(kind), None
+    return _CODECS.get(kind), int(level)
+
+
 def is_compacted(topic: Topic, config: Config) -> bool:
     """Return whether a topic retains only the last record of each key."""
-    return COMPACT in _split(_cleanup_policy(topic, config))
+    return COMPACT in _split(_cleanup_policy(topic, config.store))
 
 
-def _cleanup_policy(topic: Topic, config: Config) -> str:
-    return topic.settings.get("cleanup.policy", COMPACT if config.store.compacts(topic.name) else DELETE)
+def drops_old_records(topic: Topic, config: StoreConfig) -> bool:
+    """Return whether retention applies to a topic, and clients may delete its first records."""
+    return DELETE in _split(_cleanup_policy(topic, config))
+
+
+def _cleanup_policy(topic: Topic, config: StoreConfig) -> str:
+    return topic.settings.get("cleanup.policy", COMPACT if config.compacts(topic.name) else DELETE)
 
 
 def find_setting_problem(name: str, value: str) -> str:
@@ -249,7 +302,13 @@ def find_setting_problem(name: str, value: str) -> str:
 
 def find_settings_problem(settings: Mapping[str, str]) -> str:
     """Return why settings of a topic are invalid; empty if they are valid."""
-    return next(filter(None, (find_setting_problem(*each) for each in settings.items())), "")
+    problem = next(filter(None, (find_setting_problem(*each) for each in settings.items())), "")
+    if problem:
+        return problem
+    lag_min, lag_max = (int(settings.get(f"{each}.compaction.lag.ms", "0")) for each in ("min", "max"))
+    if 0 < lag_max < lag_min:
+        return f"min.compaction.lag.ms: expected at most max.compaction.lag.ms, {lag_max}, not {lag_min}"
+    return ""
 
 
 def list_settings(topic: Topic, config: Config) -> list[TopicSetting]:

@@ -28,11 +28,23 @@ VALUES: dict[str, tuple[SettingKind, list[str], list[str]]] = {
         ["delete", "compact", "compact,delete", "delete, compact"],
         ["", "compact,", "compact,other", "none"],
     ),
+    "compression.gzip.level": (SettingKind.INT, ["-1", "1", "9"], ["0", "10", "-2"]),
+    "compression.lz4.level": (SettingKind.INT, ["1", "9", "17"], ["0", "18", "-1"]),
+    "compression.type": (
+        SettingKind.STRING,
+        ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"],
+        ["", "none", "GZIP"],
+    ),
+    "compression.zstd.level": (SettingKind.INT, ["-131072", "-1", "22"], ["-131073", "23"]),
     "delete.retention.ms": (SettingKind.LONG, ["0", LONG_MAX], ["-1", str(2**63), "1.5", ""]),
+    "max.compaction.lag.ms": (SettingKind.LONG, ["1", LONG_MAX], ["0", "-1"]),
     "max.decompressed.message.bytes": (SettingKind.INT, ["1", BYTES_MAX], ["0", TOO_MANY_BYTES, "x"]),
     "max.message.bytes": (SettingKind.INT, ["0", BYTES_MAX], ["-1", TOO_MANY_BYTES, ""]),
-    "message.timestamp.type": (SettingKind.STRING, ["CreateTime"], ["LogAppendTime", ""]),
+    "message.timestamp.after.max.ms": (SettingKind.LONG, ["0", LONG_MAX], ["-1"]),
+    "message.timestamp.before.max.ms": (SettingKind.LONG, ["0", LONG_MAX], ["-1"]),
+    "message.timestamp.type": (SettingKind.STRING, ["CreateTime", "LogAppendTime"], ["", "createtime"]),
     "min.cleanable.dirty.ratio": (SettingKind.DOUBLE, ["0", "0.5", "1"], ["-0.1", "1.1", "x", "nan"]),
+    "min.compaction.lag.ms": (SettingKind.LONG, ["0", LONG_MAX], ["-1", "x"]),
     "min.insync.replicas": (SettingKind.INT, ["1", "3"], ["0", "-1", "", "1.0"]),
     "retention.bytes": (SettingKind.LONG, ["-1", "0", LONG_MAX], ["-2", "x"]),
     "retention.ms": (SettingKind.LONG, ["-1", "0", LONG_MAX], ["-2", str(2**63)]),
@@ -40,18 +52,8 @@ VALUES: dict[str, tuple[SettingKind, list[str], list[str]]] = {
 """For each setting with an effect, its kind, values that are valid, and values that are not."""
 
 BOOLEAN, INT, LONG = SettingKind.BOOLEAN, SettingKind.INT, SettingKind.LONG
-CODECS = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
 INT_MAX, INT_OVER = str(2**31 - 1), str(2**31)
 KEPT: dict[str, tuple[SettingKind, str, list[str], list[str]]] = {
-    "compression.gzip.level": (INT, "-1", ["1", "9"], ["0", "10"]),
-    "compression.lz4.level": (INT, "9", ["1", "17"], ["0", "18"]),
-    "compression.type": (
-        SettingKind.STRING,
-        "producer",
-        ["uncompressed", "gzip", "snappy", "lz4", "zstd"],
-        ["", "none"],
-    ),
-    "compression.zstd.level": (INT, "3", ["-131072", "22"], ["-131073", "23"]),
     "file.delete.delay.ms": (LONG, "60000", ["0"], ["-1"]),
     "flush.messages": (LONG, LONG_MAX, ["1"], ["0"]),
     "flush.ms": (LONG, LONG_MAX, ["0"], ["-1"]),
@@ -60,10 +62,6 @@ KEPT: dict[str, tuple[SettingKind, str, list[str], list[str]]] = {
     "leader.replication.throttled.replicas": (SettingKind.LIST, "", ["*"], []),
     "local.retention.bytes": (LONG, "-2", ["-1", "5"], ["-3"]),
     "local.retention.ms": (LONG, "-2", ["-1", "5"], ["-3"]),
-    "max.compaction.lag.ms": (LONG, LONG_MAX, ["1"], ["0"]),
-    "message.timestamp.after.max.ms": (LONG, "3600000", ["0"], ["-1"]),
-    "message.timestamp.before.max.ms": (LONG, LONG_MAX, ["0"], ["-1"]),
-    "min.compaction.lag.ms": (LONG, "0", [], ["1", "-1"]),
     "preallocate": (BOOLEAN, "false", ["true"], ["True", "1"]),
     "remote.log.copy.disable": (BOOLEAN, "false", ["true"], [""]),
     "remote.log.delete.on.disable": (BOOLEAN, "false", ["true"], [""]),
@@ -111,17 +109,32 @@ def test_an_unknown_setting_is_refused_with_those_that_there_are() -> None:
     assert find_settings_problem({}) == ""
 
 
+def test_settings_are_valid_together() -> None:
+    lags = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"}
+    assert find_settings_problem(lags) == find_settings_problem({"min.compaction.lag.ms": "5"}) == ""
+    problem = find_settings_problem({**lags, "min.compaction.lag.ms": "6"})
+    assert problem == "min.compaction.lag.ms: expected at most max.compaction.lag.ms, 5, not 6"
+
+
 def test_a_topic_has_the_settings_of_the_broker_unless_it_has_its_own() -> None:
     config = Config().with_store(retention_ms=5, retention_bytes=7, tombstone_ms=9, compaction_dirty_percent=25)
     found = {each.name: each.value for each in list_settings(Topic("orders", "1D"), config) if each.has_effect}
     assert found == {
         "availability": "majority",
         "cleanup.policy": "delete",
+        "compression.gzip.level": "-1",
+        "compression.lz4.level": "9",
+        "compression.type": "producer",
+        "compression.zstd.level": "3",
         "delete.retention.ms": "9",
+        "max.compaction.lag.ms": LONG_MAX,
         "max.decompressed.message.bytes": str(config.kafka.batch_bytes_max),
         "max.message.bytes": str(config.kafka.message_bytes_max),
+        "message.timestamp.after.max.ms": "3600000",
+        "message.timestamp.before.max.ms": LONG_MAX,
         "message.timestamp.type": "CreateTime",
         "min.cleanable.dirty.ratio": "0.25",
+        "min.compaction.lag.ms": "0",
         "min.insync.replicas": "1",
         "retention.bytes": "7",
         "retention.ms": "5",
