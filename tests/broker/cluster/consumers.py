@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.broker.cluster.traffic import DEADLINE_S, QUICK, Client, Records
+from tests.broker.cluster.traffic import DEADLINE_S, QUICK, Client, Records, close
 
 READER = {**QUICK, "enable.auto.commit": False, "fetch.wait.max.ms": 500, "fetch.error.backoff.ms": 50}
 
@@ -54,7 +54,7 @@ class Reader(Client):
                     self.found[message.partition()].append((message.offset(), message.value()))
                 elif message.error().code() == KafkaError._AUTO_OFFSET_RESET:
                     self.problems.append(f"a reader of {self.topic} lost its place: {message.error()}")
-        consumer.close()
+        close(consumer)
 
     def find_problems(self, logs: list[Records]) -> list[str]:
         """Return whether it has missed records, read them twice, in another order, or others than there are now."""
@@ -98,7 +98,7 @@ class Group(Client):
                 for log, each in found.items()
                 if each < floor[log]
             ]
-        consumer.close()
+        close(consumer)
 
     def open(self) -> Consumer:
         """Return a client that asks for positions, and is no member."""
@@ -163,7 +163,7 @@ class Member(Client):
         else:
             if until_end:
                 self.problems.append(f"the group reached only the ends of the logs {sorted(ended)}")
-        consumer.close()
+        close(consumer)
 
     def _assigned(self, consumer: Consumer, logs: list[TopicPartition]) -> None:
         with self._group.lock:

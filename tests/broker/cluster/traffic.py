@@ -19,6 +19,7 @@ PAUSE_S = 0.05
 PAUSE_NOTED_S = 3.0
 WAITING_MAX = 50_000
 DEADLINE_S = 120.0
+CLOSING_S = 20.0
 
 QUICK = {
     "socket.timeout.ms": 2000,
@@ -135,6 +136,16 @@ def find_problems(traffic: Traffic, logs: list[Records]) -> list[str]:
     return problems
 
 
+def close(consumer: Consumer) -> None:
+    """Close a consumer, or leave it to a thread of its own.
+
+    Two threads of librdkafka can wait for each other for ever while a consumer is closed and a broker is away.
+    """
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(CLOSING_S)
+
+
 def read_logs(servers: str, topic: str, logs: int, isolation: str = "read_committed") -> list[Records]:
     settings = {"group.id": "look", "enable.auto.commit": False, "enable.partition.eof": True, **QUICK}
     consumer = Consumer({"bootstrap.servers": servers, "isolation.level": isolation, **settings})
@@ -155,7 +166,7 @@ def read_logs(servers: str, topic: str, logs: int, isolation: str = "read_commit
                     ended.add(message.partition())
         return found
     finally:
-        consumer.close()
+        close(consumer)
 
 
 def read_settled(servers: str, topic: str, logs: int) -> list[Records]:
