@@ -69,13 +69,10 @@ def _authorize(user: Permissions, context: RequestContext, request: FetchRequest
     """Require `read` on the topics. If a part is refused, the response does not wait for records.
 
     A client that requests a topic without permission gets no session, so that each response repeats the error. The
-    response is checked, too: a session has topics that the request does not name, and permissions change.
+    response is checked, too: a session has topics that the request does not name, and permissions change while the
+    request waits for records.
     """
-
-    def is_permitted(each: Any) -> bool:
-        return may_use(context, each, user.may_read)
-
-    refused = split_unauthorized(request, "topics", is_permitted)
+    refused = split_unauthorized(request, "topics", lambda each: may_use(context, each, user.may_read))
     if refused and request.session_epoch > INITIAL_EPOCH:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     if refused:
@@ -86,7 +83,9 @@ def _authorize(user: Permissions, context: RequestContext, request: FetchRequest
         return refuse(FetchableTopicResponse, each, TOPIC_REFUSED, high_watermark=-1, records=b"")
 
     def patch(response: FetchResponse) -> None:
-        response.responses = [each if is_permitted(each) else refuse_topic(each) for each in response.responses]
+        response.responses = [
+            each if may_use(context, each, context.may_read) else refuse_topic(each) for each in response.responses
+        ]
         response.responses += [refuse_topic(each) for each in refused]
 
     return patch

@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from dafka import Config
+from dafka.batches import encode_batch
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import (
     CLUSTER_NAME,
@@ -24,8 +25,10 @@ from dafka.broker.core.acls import (
     ResourceType,
 )
 from dafka.broker.core.metadata.commands import Command, CreateAcls, DeleteAcls
+from dafka.kafka.protocol.apis import RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
-from tests.kafka.apis.door import Client, Door, open_door
+from dafka.kafka.protocol.frames import decode_response
+from tests.kafka.apis.door import Client, Door, logs_in, of_logs, open_door, plain
 from tests.kafka.apis.test_authorization import (
     ADMIN,
     BESIDE,
@@ -52,6 +55,7 @@ from tests.kafka.apis.test_authorization import (
     named,
     state_of,
 )
+from tests.waiting import poll_until
 
 TYPES = {
     "topic": ResourceType.TOPIC,
@@ -230,6 +234,26 @@ def test_permissions_of_the_file_and_acls_add_up(door: Door, client: Client) -> 
     stand(door, needed(call.api, READ, EXISTING))
     assert not errors(client, call)
     stand(door)
+    door.permit(anne=NOTHING)
+
+
+def test_a_fetch_that_waits_gets_no_records_once_they_may_no_longer_be_read(door: Door, client: Client) -> None:
+    log, acl = (EXISTING.topic, 0), Acl(ResourceType.TOPIC, EXISTING.topic, "User:anne", Operation.READ)
+    door.permit(anne=NOTHING, root=EVERYTHING)
+    stand(door, acl)
+    with door.connect("root") as root:
+        end = root.ask_logs(ApiKey.LIST_OFFSETS, 5, {log: {"timestamp": -1}})[log]["offset"]
+        watchers = door.broker.broker.node.watchers
+        before = door.call(len, watchers)
+        asked = of_logs(ApiKey.FETCH, {log: {"fetch_offset": end}}, max_wait_ms=10**7)
+        client.send(ApiKey.FETCH, 11, **asked)
+        poll_until(lambda: door.call(len, watchers) > before)
+        stand(door)
+        root.append(EXISTING.topic, encode_batch(0, [b"secret"], timestamps=1))
+        frame = client.receive()
+    assert frame is not None
+    found = logs_in(ApiKey.FETCH, plain(decode_response(frame, RESPONSES[ApiKey.FETCH], 11)))[log]
+    assert (found["error_code"], b"secret" in frame) == (READ.error, False)
     door.permit(anne=NOTHING)
 
 
