@@ -17,7 +17,7 @@ from dafka.internal_topics import is_internal_topic
 from dafka.text import counted
 
 FILE_MODE = 0o600
-"""Who may read the file: only its owner, since names and addresses in a cluster can be confidential."""
+"""Who may read the file: only its owner, since it has names, addresses and hashed passwords."""
 
 
 @click.command()
@@ -25,9 +25,10 @@ FILE_MODE = 0o600
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @http_options
 def snapshot(file: Path, overwrite: bool, client: HttpClient) -> None:
-    """Write the metadata of the cluster to FILE: topics, settings, replicas and brokers.
+    """Write the metadata of the cluster to FILE: topics, settings, replicas, brokers, users, ACLs and quotas.
 
-    It has no records, committed offsets and users. Copy them with `dafka storage copy` and the file of users.
+    It has salted and hashed passwords, so keep it secret. It has no records and committed offsets, and no users of a
+    broker's file: copy them with `dafka storage copy` and the file.
     """
     if file.exists() and not overwrite:
         raise UsageMistake(f"{file} exists: choose another file, or give --overwrite")
@@ -46,8 +47,9 @@ def snapshot(file: Path, overwrite: bool, client: HttpClient) -> None:
 def restore(file: Path, yes: bool, client: HttpClient) -> None:
     """Create the topics of a snapshot in FILE, with their settings, in a new cluster without topics.
 
-    Records, committed offsets and users are not restored, nor brokers and the replicas of logs: the new cluster chooses
-    replicas itself. Topics get new ids, so that storages of the former cluster never mix with those of the new one.
+    Records and committed offsets are not restored, nor users, ACLs and quotas, brokers and the replicas of logs: the
+    new cluster chooses replicas itself. Topics get new ids, so that storages of the former cluster never mix with those
+    of the new one.
     """
     topics = _read_topics(file)
     if client.ask("GET", "/topics?limit=1")["topic_count"]:
@@ -55,7 +57,7 @@ def restore(file: Path, yes: bool, client: HttpClient) -> None:
     logs = sum(each.log_count for each in topics)
     click.echo(
         f"this creates {counted(len(topics), 'topic')} with {counted(logs, 'log')}, all of them empty: records, "
-        "committed offsets, users, brokers and the replicas of logs are not restored",
+        "committed offsets, users, ACLs, quotas, brokers and the replicas of logs are not restored",
         err=True,
     )
     confirm("Create them?", yes=yes, declined="nothing was created")
