@@ -537,6 +537,9 @@ class ClientsConfig:
     reach its port can read and write everything."""
     login_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client can take to authenticate before it is disconnected."""
+    reauthenticate_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a login of a client of Kafka counts. The client must then authenticate again on the same connection, as
+    new ones do by themselves (KIP-368), or it is disconnected at its next request. 0: as long as the connection."""
 
 
 @attrs.frozen(kw_only=True)

@@ -32,7 +32,11 @@ from dafka.kafka.protocol.frames import (
     encode_response,
     encode_unsupported,
 )
-from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+from dafka.kafka.protocol.messages.connections import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from dafka.kafka.protocol.messages.logs import FetchRequest, FetchResponse, ProduceRequest
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
@@ -43,6 +47,8 @@ from dafka.kafka.server.sasl import (
     LOGIN_BYTES_MAX,
     Authentication,
     AuthenticationError,
+    Session,
+    offer_mechanisms,
     refuse_authenticate,
     refuse_handshake,
 )
@@ -109,9 +115,12 @@ class Connection:
         self._authentication: Authentication | None = None
         if security.users is not None:
             is_private = security.tls is not None or accepted.is_local
-            self._authentication = Authentication(security.users, broker.logins, accepted.host, allows_plain=is_private)
+            self._authentication = Authentication(
+                security.users, broker.logins, accepted.host, mechanisms=offer_mechanisms(allows_plain=is_private)
+            )
             self._splitter.limit(min(LOGIN_BYTES_MAX, kafka.request_bytes_max))
         self._user = ""
+        self._session = Session(security.settings.reauthenticate_ms / 1000)
         self._ending = ""
         self._login_s = security.settings.login_ms / 1000
         self._login_scope = trio.CancelScope()
@@ -249,12 +258,19 @@ class Connection:
         if authentication is not None and not isinstance(request, ApiVersionsRequest):
             answered = authentication.answer(header, request)
             response, self._ending = await self._log_in(authentication, answered)
+            self._session.describe(response)
             if self._ending:
                 self._counters.failed_logins[authentication.mechanism] += 1
             await self._answer(header, response, begun)
             return
         if authentication is None:
             self._accepted.mark_served()
+        if isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest) and self._session.is_limited:
+            response, self._ending = await self._renew_login(header, request)
+            await self._answer(header, response, begun)
+            return
+        if self._session.has_ended() and not isinstance(request, ApiVersionsRequest):
+            raise DisconnectError(f"the user {self._user!r} has not authenticated again in time", "expired login")
         await self._serve_request(header, request, len(frame), begun)
 
     def _refuse_unsupported(self, error: UnsupportedRequestError) -> DisconnectError:
@@ -303,6 +319,32 @@ class Connection:
                 await trio.sleep(min(wait_s, MUTED_S))
             wait_s = until - trio.current_time()
 
+    async def _renew_login(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
+        """Return the response to a client that authenticates again, and the reason if the connection ends after it.
+
+        It must be the same user with the same mechanism.
+        """
+        renewal = self._session.renewal
+        if renewal is None:
+            assert self._users is not None
+            renewal = Authentication(
+                self._users, self._server.broker.logins, self._host, mechanisms=(self._session.mechanism,)
+            )
+            self._session.renewal = renewal
+        renewal.count_request()
+        response, ending = await renewal.answer(header, request)
+        if ending:
+            self._counters.failed_logins[renewal.mechanism] += 1
+        if renewal.user is not None and renewal.user != self._user:
+            self._counters.failed_logins[renewal.mechanism] += 1
+            ending = f"it authenticated again as {renewal.user[:100]!r} in place of {self._user!r}"
+            response = refuse_authenticate(ErrorCode.SASL_AUTHENTICATION_FAILED, "the user cannot change")
+        elif renewal.user is not None:
+            self._counters.logins[renewal.mechanism] += 1
+            self._session.begin(renewal.mechanism)
+            self._session.describe(response)
+        return response, ending
+
     async def _log_in(self, authentication: Authentication, answered: Awaitable[_T]) -> _T:
         """Return the next response of the login. On success, grant the client the user's permissions."""
         try:
@@ -313,6 +355,7 @@ class Connection:
         if authentication.user is not None:
             self._counters.logins[authentication.mechanism] += 1
             self._user = authentication.user
+            self._session.begin(authentication.mechanism)
             self._authentication = None
             self._login_scope.deadline = math.inf
             self._splitter.limit(self._kafka.request_bytes_max)

@@ -5,6 +5,7 @@ After SaslHandshake version 0, frames are the mechanism's messages, without head
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import trio
@@ -37,19 +38,57 @@ class AuthenticationError(Exception):
     """The client has failed to authenticate."""
 
 
+def offer_mechanisms(*, allows_plain: bool) -> tuple[str, ...]:
+    """Return the mechanisms for a connection. Passwords may be sent over one that is encrypted or local."""
+    return (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
+
+
+class Session:
+    """How long a login counts, in seconds, until the client must authenticate again; 0 for as long as it is connected.
+
+    `renewal` is the authentication that is under way; None if there is none.
+    """
+
+    def __init__(self, lifetime_s: float) -> None:
+        self._lifetime_s = lifetime_s
+        self._ends_at = math.inf
+        self.mechanism = ""
+        self.renewal: Authentication | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the client is authenticated, and must authenticate again."""
+        return self._ends_at < math.inf
+
+    def begin(self, mechanism: str) -> None:
+        """Begin the time of a login."""
+        self.mechanism, self.renewal = mechanism, None
+        if self._lifetime_s:
+            self._ends_at = trio.current_time() + self._lifetime_s
+
+    def describe(self, response: Response) -> None:
+        """Have the last response of a login say how long it counts."""
+        if self.is_limited and isinstance(response, SaslAuthenticateResponse):
+            response.session_lifetime_ms = int(self._lifetime_s * 1000)
+
+    def has_ended(self) -> bool:
+        """Return whether the login does not count any more."""
+        return trio.current_time() >= self._ends_at
+
+
 class Authentication:
     """The authentication of one connection.
 
     `mechanism` is empty until the client has chosen one, and `user` is None until it is authenticated. If
     `takes_tokens`, the next frame is a message of the mechanism, without a header. After a failure that was answered,
-    `has_failed` is set. A client may send its password, `allows_plain`, if the connection is encrypted or local.
+    `has_failed` is set. `mechanisms` are those that the client may choose.
     """
 
-    def __init__(self, users: Users, logins: Logins, host: str, *, allows_plain: bool) -> None:
+    def __init__(self, users: Users, logins: Logins, host: str, *, mechanisms: tuple[str, ...]) -> None:
         self._users = users
         self._logins = logins
         self._host = host
-        self.mechanisms = (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
+        self.mechanisms = mechanisms
         self.mechanism = ""
         self._login: Login | None = None
         self._requests = 0

@@ -130,7 +130,7 @@ def test_what_fails_is_explained_before_the_connection_ends(plain: Door) -> None
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_a_wrong_password_is_answered_late(users: Path, autojump_clock: object, version: int) -> None:
-    authentication = Authentication(Users(users), Logins(), "127.0.0.1", allows_plain=True)
+    authentication = Authentication(Users(users), Logins(), "127.0.0.1", mechanisms=("PLAIN",))
     header = RequestHeader(ApiKey.SASL_HANDSHAKE, version, 1, None)
     await authentication.answer(header, SaslHandshakeRequest(mechanism="PLAIN"))
     token, begun = b"\0alice\0wrong", trio.current_time()

@@ -2,94 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock
 
 from dafka.batches import encode_batch
-from dafka.broker.connections.tcp_server import Stopping
-from dafka.broker.core.client_quotas import EntityType, QuotaKey, make_entity
+from dafka.broker.core.client_quotas import QuotaKey
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.commands import AlterClientQuota
-from dafka.kafka.protocol.apis import REQUESTS, RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.frames import FrameSplitter, decode_response, encode_request
-from dafka.kafka.server.connection import Connection
-from tests.kafka.apis.door import build, of_logs, plain
-from tests.kafka.apis.fake_cluster import ENDPOINT, FakeCluster
+from tests.kafka.apis.door import of_logs
+from tests.kafka.server.memory_client import connect
 
 RATE = 100.0
 """Bytes per second, of which ten seconds can be saved up."""
 
 BIG = encode_batch(0, [bytes(3000)], timestamps=1)
-
-
-class ThrottledClient:
-    """A client, whose connection is in memory, of a broker that exists in its tables only."""
-
-    def __init__(self, cluster: FakeCluster, stream: trio.abc.Stream) -> None:
-        self.cluster = cluster
-        self.stopping = Stopping()
-        self.accepted: Any = SimpleNamespace(
-            stream=None, host="10.0.0.1", is_local=True, mark_served=lambda: None, has_closed=False, sent_at=0.0
-        )
-        self._stream = stream
-        self._splitter = FrameSplitter()
-        self._frames: list[bytes] = []
-
-    def limit(self, key: QuotaKey, rate: float = RATE) -> None:
-        command = AlterClientQuota(make_entity({EntityType.CLIENT_ID: None}), {key.value: str(rate)})
-        self.cluster.broker.tables.state.quotas.alter(command)
-
-    async def send(self, api: ApiKey, version: int, **values: Any) -> int:
-        """Send a request, and return its size without the number before it."""
-        data = encode_request(build(REQUESTS[api], values), version, 1)
-        await self._stream.send_all(data)
-        return len(data) - 4
-
-    async def receive(self, api: ApiKey, version: int) -> tuple[Any, int]:
-        """Return the next response, and its size with the number before it."""
-        while not self._frames:
-            data = await self._stream.receive_some()
-            assert data, "the broker has closed the connection"
-            self._frames += self._splitter.receive(data)
-        frame = self._frames.pop(0)
-        return plain(decode_response(frame, RESPONSES[api], version)), len(frame) + 4
-
-    async def ask(self, api: ApiKey, version: int, **values: Any) -> Any:
-        await self.send(api, version, **values)
-        return (await self.receive(api, version))[0]
-
-    async def close(self) -> None:
-        self.accepted.has_closed = True
-        await self._stream.aclose()
-
-
-@asynccontextmanager
-async def connect() -> AsyncIterator[ThrottledClient]:
-    cluster = FakeCluster()
-
-    async def append(_: bool) -> int:
-        await trio.lowlevel.checkpoint()
-        return 7
-
-    cluster.broker.appended = append
-    ours, theirs = memory_stream_pair()
-    client = ThrottledClient(cluster, ours)
-    client.accepted.stream = theirs
-    broker: Any = cluster.listener.broker
-    settings = SimpleNamespace(login_ms=1000)
-    broker.security = SimpleNamespace(users=None, tls=None, encrypt=lambda stream: stream, settings=settings)
-    broker.stopping = client.stopping
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(Connection(cast(Any, client.accepted), cluster.listener, ENDPOINT).run)
-        yield client
-        await client.close()
 
 
 def produce(acks: int = 1) -> dict[str, Any]:
@@ -99,7 +28,7 @@ def produce(acks: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize("version", [0, 3, 9])
 async def test_a_producer_waits_for_what_it_has_sent(autojump_clock: MockClock, version: int) -> None:
     async with connect() as client:
-        client.limit(QuotaKey.PRODUCER_BYTE_RATE)
+        client.limit(QuotaKey.PRODUCER_BYTE_RATE, RATE)
         size = await client.send(ApiKey.PRODUCE, version, **produce())
         answer, _ = await client.receive(ApiKey.PRODUCE, version)
         wait_s = (size - 10 * RATE) / RATE
@@ -112,7 +41,7 @@ async def test_a_producer_waits_for_what_it_has_sent(autojump_clock: MockClock, 
 
 async def test_a_producer_without_answers_waits_too(autojump_clock: MockClock) -> None:
     async with connect() as client:
-        client.limit(QuotaKey.PRODUCER_BYTE_RATE)
+        client.limit(QuotaKey.PRODUCER_BYTE_RATE, RATE)
         sizes = [await client.send(ApiKey.PRODUCE, 7, **produce(acks=0)) for _ in range(3)]
         await client.ask(ApiKey.API_VERSIONS, 0)
         assert trio.current_time() == pytest.approx((sum(sizes) - 10 * RATE) / RATE)

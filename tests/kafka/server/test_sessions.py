@@ -1,0 +1,111 @@
+"""Logins that count for a time only (KIP-368): clients authenticate again on the same connection, or lose it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import Producer
+from trio.testing import MockClock
+
+from dafka import Config
+from dafka.broker.access.permissions import Permissions
+from dafka.broker.access.users import Users
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.protocol.constants import ApiKey
+from tests.kafka.apis.door import open_door
+from tests.kafka.server.memory_client import MemoryClient, connect
+from tests.kafka.server.secured import EVERYTHING, PASSWORD, Login, write_user_file
+
+LIFETIME_S = 10
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Users:
+    write_user_file(tmp_path / "users", anne=EVERYTHING, bob=Permissions())
+    return Users(tmp_path / "users")
+
+
+async def log_in(
+    client: MemoryClient, user: str = "anne", password: str = PASSWORD, *, version: int = 2, mechanism: str = "PLAIN"
+) -> Any:
+    """Authenticate, and return the last response."""
+    answer = await client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism=mechanism)
+    if answer["error_code"]:
+        return answer
+    return await client.ask(ApiKey.SASL_AUTHENTICATE, version, auth_bytes=f"\0{user}\0{password}".encode())
+
+
+async def is_served(client: MemoryClient) -> bool:
+    try:
+        answer = await client.ask(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
+    except (EOFError, trio.BrokenResourceError):
+        return False
+    return bool(answer["error_code"] == ErrorCode.NONE)
+
+
+def reasons(client: MemoryClient) -> dict[str, int]:
+    return dict(client.cluster.listener.counters.disconnected)
+
+
+async def test_a_login_counts_until_it_is_renewed_too_late(mock_clock: MockClock, users: Users) -> None:
+    async with connect(users, reauthenticate_ms=LIFETIME_S * 1000) as client:
+        for version in (2, 1, 0):
+            answer = await log_in(client, version=version)
+            assert (answer["error_code"], answer["session_lifetime_ms"]) == (0, LIFETIME_S * 1000 * (version > 0))
+            assert await is_served(client)
+            mock_clock.jump(LIFETIME_S - 1)
+            assert await is_served(client)
+        mock_clock.jump(1)
+        assert (await client.ask(ApiKey.API_VERSIONS, 0))["error_code"] == 0
+        assert (await log_in(client))["error_code"] == 0, "it is not too late before another request"
+        assert await is_served(client)
+        assert client.cluster.listener.counters.logins["PLAIN"] == 4
+        mock_clock.jump(LIFETIME_S)
+        assert not await is_served(client)
+        assert reasons(client) == {"expired login": 1}
+
+
+@pytest.mark.parametrize(
+    ("again", "error"),
+    [
+        ({"user": "bob"}, ErrorCode.SASL_AUTHENTICATION_FAILED),
+        ({"password": "wrong"}, ErrorCode.SASL_AUTHENTICATION_FAILED),
+        ({"mechanism": "SCRAM-SHA-256"}, ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+    ],
+)
+async def test_who_is_somebody_else_or_fails_is_disconnected(
+    users: Users, again: dict[str, Any], error: ErrorCode
+) -> None:
+    async with connect(users, reauthenticate_ms=LIFETIME_S * 1000) as client:
+        await log_in(client)
+        assert (await log_in(client, **again))["error_code"] == error
+        assert not await is_served(client)
+        assert reasons(client) == {"failed login": 1}
+
+
+async def test_a_login_without_end_is_not_renewed(mock_clock: MockClock, users: Users) -> None:
+    async with connect(users) as client:
+        assert (await log_in(client))["session_lifetime_ms"] == 0
+        mock_clock.jump(10 * LIFETIME_S)
+        assert await is_served(client)
+        assert (await log_in(client))["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
+        assert await is_served(client)
+
+
+def test_librdkafka_authenticates_again_while_it_writes(tmp_path: Path) -> None:
+    config = Config().with_clients(reauthenticate_ms=1000)
+    with open_door(config, users=tmp_path / "users") as door:
+        door.permit(root=EVERYTHING)
+        server, errors = door.broker.kafka, list[object]()
+        assert server is not None
+        login = Login("SCRAM-SHA-256", "root")
+        producer = Producer({"bootstrap.servers": door.servers, "linger.ms": 0, **login.settings()})
+        while server.counters.logins["SCRAM-SHA-256"] < 5:
+            producer.produce("written", b"value", on_delivery=lambda error, _: errors.append(error))
+            producer.poll(0.05)
+        assert producer.flush(60) == 0
+        assert set(errors) == {None}
+        assert not server.counters.disconnected["expired login"]
