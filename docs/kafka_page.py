@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dafka.broker.core.metadata.group_settings import GROUP_SETTINGS
 from dafka.broker.core.metadata.topic_settings import list_settings
 from dafka.broker.core.metadata.topics import Topic
 from dafka.config import Config
@@ -57,8 +58,9 @@ NOTES = {
     ApiKey.INIT_PRODUCER_ID: "for idempotent producers and for transactions, with every storage",
     ApiKey.END_TXN: "from version 5 on, each transaction has an epoch of its own; Produce 12 and TxnOffsetCommit 5 add "
     "their logs and group to the transaction (KIP-890)",
-    ApiKey.DESCRIBE_CONFIGS: "topics, and the broker, whose settings cannot be changed by clients",
-    ApiKey.ALTER_CONFIGS: "topics",
+    ApiKey.DESCRIBE_CONFIGS: "topics and groups, and the broker, whose settings cannot be changed by clients",
+    ApiKey.ALTER_CONFIGS: "topics and groups, which have the settings "
+    f"{', '.join(f'`{each}`' for each in GROUP_SETTINGS)}",
     ApiKey.DESCRIBE_ACLS: "the ACLs of the cluster, and what the broker's file of users permits",
     ApiKey.CREATE_ACLS: "[ACLs of the cluster](../how-to/secure-broker.md#users-and-acls-of-the-cluster), which allow "
     "or deny; hosts are single addresses; from the feature level 3 on",
@@ -69,7 +71,7 @@ NOTES = {
     "cluster); salts of at least 12 bytes; not users in the broker's file; from the feature level 3 on",
     ApiKey.ELECT_LEADERS: "preferred leaders, which also lead again after `[broker] preferred_leader_after_ms`; no "
     "unclean elections, which would lose records",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics and groups",
     ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
     "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own; "
     "`transaction.version` is 2, and `share.version` 1, from the feature level 3 on",
@@ -90,7 +92,7 @@ NOTES = {
     "INVALID_RECORD_STATE",
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "with the lag (KIP-1226), if this broker knows the end of the log",
     ApiKey.LIST_TRANSACTIONS: "without patterns of names",
-    ApiKey.LIST_CONFIG_RESOURCES: "topics and the broker",
+    ApiKey.LIST_CONFIG_RESOURCES: "topics, the broker, and groups with settings",
 }
 """Remarks on the APIs that are served."""
 

@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -30,7 +31,7 @@ from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, SHARDS
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
-from dafka.broker.core.groups.share.settings import ShareSettings
+from dafka.broker.core.groups.share.settings import DEFAULT_SETTINGS, ShareSettings, read_settings
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.features import TRANSACTIONS
@@ -174,8 +175,9 @@ class Broker:
         await self.node.admin.delete_topic(name, ordered_by=ordered_by)
         await self.groups.wait_committed()
 
-    def _share_settings_of(self, _group_id: str) -> ShareSettings:
-        return ShareSettings()
+    def _share_settings_of(self, group_id: str) -> ShareSettings:
+        table = self.node.tables.state.group_settings
+        return read_settings(partial(table.read, group_id)) if table.find(group_id) else DEFAULT_SETTINGS
 
     def _make_shard(self, log: Log) -> CoordinatorShard:
         node, kafka = self.node, self.config.kafka

@@ -32,6 +32,7 @@ from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterClientQuota,
+    AlterGroupSettings,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -118,6 +119,7 @@ LATER_COMMANDS: list[Command] = [
     DeleteAcls((ACL,)),
     DeleteScramCredential("anne", ScramMechanism.SHA_512),
     AlterClientQuota(make_entity({EntityType.USER: "anne", EntityType.CLIENT_ID: None}), {"x": "1"}, ("y",)),
+    AlterGroupSettings("group", {"x": "1"}),
 ]
 """Commands of later feature levels, which the next release records."""
 RECORDS = [

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata import topic_settings
+from dafka.broker.core.metadata.commands import AlterGroupSettings
+from dafka.broker.core.metadata.features import SHARE_GROUPS
+from dafka.broker.core.metadata.group_settings import GROUP_SETTINGS, find_problem
 from dafka.broker.core.metadata.topic_settings import SettingKind, find_settings_problem
 from dafka.broker.core.metadata.topics import Topic
 from dafka.config import Config
 from dafka.kafka.apis.shared.authorization import (
     CLUSTER_REFUSED,
+    GROUP_REFUSED,
     TOPIC_REFUSED,
     add_refused,
     show_only,
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.changes import make_change, requester_of
+from dafka.kafka.apis.shared.levels import explain_level
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
 from dafka.kafka.apis.shared.repeats import refuse_repeated
 from dafka.kafka.protocol.constants import (
@@ -27,7 +33,9 @@ from dafka.kafka.protocol.constants import (
     DELETE,
     FROM_BROKER,
     FROM_DEFAULT,
+    FROM_GROUP,
     FROM_TOPIC,
+    GROUP,
     SET,
     SUBTRACT,
     TOPIC,
@@ -114,21 +122,42 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
     ]
 
 
+def _group_settings(context: RequestContext, group_id: str) -> list[Setting]:
+    own = context.broker.node.tables.state.group_settings.find(group_id)
+    return [
+        Setting(
+            name,
+            own.get(name, each.default),
+            FROM_GROUP if name in own else FROM_DEFAULT,
+            _STRING if each.range is None else _INT,
+            each.default,
+            each.text,
+        )
+        for name, each in GROUP_SETTINGS.items()
+    ]
+
+
 def _may(user: Permissions, operation: Operation, resource_type: int, name: str) -> bool:
-    if resource_type == TOPIC:
-        return user.allow(operation, ResourceType.TOPIC, name)
-    return user.allow(operation, ResourceType.CLUSTER)
+    named = _NAMED_RESOURCES.get(resource_type)
+    return user.allow(operation, ResourceType.CLUSTER) if named is None else user.allow(operation, named[0], name)
+
+
+_NAMED_RESOURCES = {
+    TOPIC: (ResourceType.TOPIC, TOPIC_REFUSED),
+    GROUP: (ResourceType.GROUP, GROUP_REFUSED),
+}
+"""The resources with names: their types for ACLs, and the errors for users without permission."""
 
 
 def _require_resources(operation: Operation, answers: str) -> Authorization:
-    """Require a permission for topics; for the broker, the one for the cluster."""
+    """Require a permission for topics and groups; for the broker, the one for the cluster."""
 
     def authorize(user: Permissions, _context: RequestContext, request: Any) -> Decision:
         def may_use(each: Any) -> bool:
             return _may(user, operation, each.resource_type, each.resource_name)
 
         def error_of(each: Any) -> ErrorCode:
-            return TOPIC_REFUSED if each.resource_type == TOPIC else CLUSTER_REFUSED
+            return _NAMED_RESOURCES.get(each.resource_type, (None, CLUSTER_REFUSED))[1]
 
         return add_refused(split_unauthorized(request, "resources", may_use), answers, error_of)
 
@@ -152,11 +181,13 @@ def _describe(
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             settings, is_read_only = list_settings(topic, context.broker.config), False
+    elif resource.resource_type == GROUP:
+        settings, is_read_only = _group_settings(context, resource.resource_name), False
     elif resource.resource_type == BROKER and resource.resource_name in {"", str(own.number)}:
         settings = _broker_settings(context)
     else:
         error = ErrorCode.INVALID_REQUEST
-        message = f"this broker, {own.number}, knows the settings of topics and its own"
+        message = f"this broker, {own.number}, knows the settings of topics and groups and its own"
     names = resource.configuration_keys
     configs = [
         DescribeConfigsResourceResult(
@@ -193,7 +224,7 @@ def _synonyms(setting: Setting) -> list[DescribeConfigsSynonym]:
 @handles(AlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), changes_topics=True)
 @refuse_repeated("resources", answers="responses")
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """Replace all settings of topics."""
+    """Replace all settings of topics and groups."""
     responses = []
     for each in request.resources:
         settings = {config.name: config.value for config in each.configs if config.value is not None}
@@ -206,19 +237,29 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
 async def alter_configs_incrementally(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change some settings of topics."""
+    """Change some settings of topics and groups."""
     responses = []
     for each in request.resources:
-        topic = context.broker.node.find_topic(each.resource_name)
-        settings = None if topic is None else _changed(topic, context.broker.config, each.configs)
+        settings: dict[str, str] | None = None
+        if each.resource_type == GROUP:
+            own = context.broker.node.tables.state.group_settings.find(each.resource_name)
+            settings = _changed(own, {}, each.configs)
+        elif (topic := context.broker.node.find_topic(each.resource_name)) is not None:
+            listed = list_settings(topic, context.broker.config)
+            lists = {setting.name: setting.value for setting in listed if setting.kind == _LIST}
+            settings = _changed(topic.settings, lists, each.configs)
         responses.append(await _change(context, each, settings, is_trial=request.validate_only))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
-def _changed(topic: Topic, config: Config, changes: list[IncrementalAlterableConfig]) -> dict[str, str] | None:
-    """Return the settings of a topic after changes; None if an operation is not possible for its setting."""
-    settings = dict(topic.settings)
-    lists = {each.name: each.value for each in list_settings(topic, config) if each.kind == _LIST}
+def _changed(
+    own: Mapping[str, str], lists: Mapping[str, str], changes: list[IncrementalAlterableConfig]
+) -> dict[str, str] | None:
+    """Return own settings after changes; None if an operation is not possible for its setting.
+
+    `lists` has the values of the settings that are lists.
+    """
+    settings = dict(own)
     for change in changes:
         operation, name = change.config_operation, change.name
         if operation == DELETE:
@@ -251,12 +292,14 @@ async def _change(
     node, name = context.broker.node, resource.resource_name
     error: ErrorCode = ErrorCode.NONE
     message: str | None = ""
-    if resource.resource_type != TOPIC:
-        error, message = ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed"
+    if resource.resource_type == GROUP:
+        error, message = await _change_group(context, name, settings, is_trial=is_trial)
+    elif resource.resource_type != TOPIC:
+        error, message = ErrorCode.INVALID_REQUEST, "only the settings of topics and groups can be changed"
     elif node.find_topic(name) is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif settings is None:
-        error, message = ErrorCode.INVALID_CONFIG, "settings are set and deleted; lists can be appended to, too"
+        error, message = ErrorCode.INVALID_CONFIG, _IMPOSSIBLE
     elif message := find_settings_problem(settings):
         error = ErrorCode.INVALID_CONFIG
     elif not is_trial:
@@ -268,6 +311,27 @@ async def _change(
     )
 
 
+_IMPOSSIBLE = "settings are set and deleted; lists can be appended to, too"
+
+
+async def _change_group(
+    context: RequestContext, group_id: str, settings: dict[str, str] | None, *, is_trial: bool
+) -> tuple[ErrorCode, str | None]:
+    """Replace the settings of a group. Return the error and its message."""
+    if problem := explain_level(context, SHARE_GROUPS):
+        return ErrorCode.UNSUPPORTED_VERSION, problem
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID, "the group id is empty"
+    if settings is None:
+        return ErrorCode.INVALID_CONFIG, _IMPOSSIBLE
+    if problem := find_problem(settings):
+        return ErrorCode.INVALID_CONFIG, problem
+    if is_trial:
+        return ErrorCode.NONE, None
+    change = context.broker.node.admin.change(AlterGroupSettings(group_id, settings), requester_of(context))
+    return await make_change(change)
+
+
 def _may_see(user: Permissions, resource: ConfigResource) -> bool:
     return _may(user, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
 
@@ -276,10 +340,10 @@ def _may_see(user: Permissions, resource: ConfigResource) -> bool:
 async def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Answer with the topics and brokers, which have settings."""
+    """Answer with the topics, brokers and groups that have settings."""
     if context.header.api_version == 0:  # it asks for the settings of client metrics, which do not exist here
         return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
-    types = set(request.resource_types) or {TOPIC, BROKER}
+    types = set(request.resource_types) or {TOPIC, BROKER, GROUP}
     found: list[ConfigResource] = []
     if TOPIC in types:
         names = context.broker.node.topics
@@ -287,4 +351,7 @@ async def list_config_resources(
     if BROKER in types:
         nodes = context.view_cluster().nodes
         found += [ConfigResource(resource_name=str(each.node_id), resource_type=BROKER) for each in nodes]
+    if GROUP in types:
+        groups = context.broker.node.tables.state.group_settings.groups()
+        found += [ConfigResource(resource_name=each, resource_type=GROUP) for each in groups]
     return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)

@@ -69,7 +69,7 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 """The types of resources that have settings."""
 
 MATCHES_NAME, MATCHES_DEFAULT, MATCHES_ANY = 0, 1, 2
@@ -78,7 +78,7 @@ MATCHES_NAME, MATCHES_DEFAULT, MATCHES_ANY = 0, 1, 2
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 """What IncrementalAlterConfigs does to a setting."""
 
-FROM_TOPIC, FROM_BROKER, FROM_DEFAULT = 1, 4, 5
+FROM_TOPIC, FROM_BROKER, FROM_DEFAULT, FROM_GROUP = 1, 4, 5, 8
 """Where the value of a setting comes from."""
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6

@@ -21,7 +21,7 @@ from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.errors import NotLeaderError, StorageError
 from tests.broker.coordinator.brokers import Brokers
-from tests.broker.coordinator.test_several_brokers import NAMES, find_leader, led_log, open_orders
+from tests.broker.coordinator.test_several_brokers import NAMES, find_leader, led_log, named, open_orders
 from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, wait_for
 
 GROUPS = [f"group-{number}" for number in range(6)]
@@ -67,16 +67,15 @@ async def append(broker: Broker, log: Log, *values: bytes) -> bool:
 async def test_a_group_is_served_wherever_its_coordinator_is(autojump_clock: MockClock) -> None:
     async with open_orders() as brokers:
         broker, log = led_log(brokers)
-        places = {brokers.coordinator_of(group) is broker for group in GROUPS}
-        assert places == {True, False}
-        for group in GROUPS:
+        groups = [await named(brokers, broker, is_here=is_here) for is_here in (True, False)]
+        for group in groups:
             absent = broker.shares.find(group, log, topic_of(broker))
             await wait_for(lambda absent=absent: bool(absent.error))  # type: ignore[misc]
             assert absent.error is ErrorCode.GROUP_ID_NOT_FOUND
             await join(brokers, group)
             await load(brokers, group)
         assert await append(broker, log, *[b"%d" % number for number in range(3)])
-        for group in GROUPS:
+        for group in groups:
             broker, served = await load(brokers, group)
             found = await broker.share_reader.read(served, READ, 2**20)
             assert [(each.first, each.end) for each in found.ranges] == [(0, 3)]
@@ -87,7 +86,7 @@ async def test_a_group_is_served_wherever_its_coordinator_is(autojump_clock: Moc
             assert states is not None
             (state,) = states.values()
             assert (state.start_offset, state.runs) == (2, ((1, 0, 1),))
-        for group in GROUPS:
+        for group in groups:
             broker, served = await load(brokers, group)
             coordinator = brokers.coordinator_of(group).groups
             leaving = ShareHeartbeatRequest(group_id=group, member_id="m", member_epoch=-1)

@@ -16,6 +16,7 @@ from dafka.broker.core.client_quotas import EntityType, QuotaKey, make_entity
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import (
     AlterClientQuota,
+    AlterGroupSettings,
     Command,
     CreateAcls,
     DeleteAcls,
@@ -100,6 +101,7 @@ async def test_nothing_is_changed_while_an_older_broker_belongs_to_the_cluster(a
         CreateAcls((Acl(ResourceType.TOPIC, "orders", "User:dora", Operation.READ),)),
         SetScramCredential(CREDENTIAL),
         AlterClientQuota(make_entity({EntityType.USER: "dora"}), {QuotaKey.PRODUCER_BYTE_RATE.value: "1"}),
+        AlterGroupSettings("workers", {"share.auto.offset.reset": "earliest"}),
     ]
     async with open_virtual_cluster("ABC", "ABC", support=OLD) as cluster:
         for name in "AB":
@@ -120,4 +122,5 @@ async def test_nothing_is_changed_while_an_older_broker_belongs_to_the_cluster(a
         states = [each.tables.state for each in cluster.brokers.values()]
         await wait_for(lambda: all(each.records == states[0].records for each in states))
         assert all(each.quotas.find_limit(QuotaKey.PRODUCER_BYTE_RATE, "dora", "") for each in states)
+        assert all(each.group_settings.find("workers") for each in states)
         assert all("dora" in each.access.list_credentials() for each in states)

@@ -136,11 +136,15 @@ def resources(**fields: Any) -> Values:
     return {"resources": Each({"resource_type": TOPIC_TYPE, "resource_name": ".topic", **fields})}
 
 
+def of_groups(**fields: Any) -> Values:
+    return {"resources": Each({"resource_type": GROUP_TYPE, "resource_name": ".group", **fields})}
+
+
 def of_broker(**fields: Any) -> Values:
     return {"resources": [{"resource_type": BROKER_TYPE, "resource_name": "0", **fields}]}
 
 
-TOPIC_TYPE, BROKER_TYPE = 2, 4
+TOPIC_TYPE, BROKER_TYPE, GROUP_TYPE = 2, 4, 32
 RECORDS = [{"index": 0, "records": encode_batch(0, [b"x"], timestamps=1)}]
 PRODUCED = {**topics("topic_data", partition_data=RECORDS), "acks": -1, "timeout_ms": 10**4}
 FETCHED = topics(name="topic", **part(partition=0, fetch_offset=0, partition_max_bytes=10**6))
@@ -258,6 +262,9 @@ CALLS = [
     row("CREATE_PARTITIONS 0-3", (ADMIN,), topics(count=3, assignments=None) | SOON | DONE, granted=ABSENT),
     row("DESCRIBE_CONFIGS 0-4", (SEE,), resources(configuration_keys=None)),
     row("DESCRIBE_CONFIGS 0-4", (CLUSTER,), of_broker(configuration_keys=None)),
+    row("DESCRIBE_CONFIGS 0-4", (GROUP,), of_groups(configuration_keys=None)),
+    row("ALTER_CONFIGS 0-2", (GROUP,), of_groups(configs=[]) | DONE),
+    row("INCREMENTAL_ALTER_CONFIGS 0-1", (GROUP,), of_groups(configs=[]) | DONE),
     row("ALTER_CONFIGS 0-2", (ADMIN,), resources(configs=SETTING) | DONE, granted=ABSENT),
     row("ALTER_CONFIGS 0-2", (CLUSTER,), of_broker(configs=SETTING) | DONE),
     row("INCREMENTAL_ALTER_CONFIGS 0-1", (ADMIN,), resources(configs=CHANGE) | DONE, granted=ABSENT),

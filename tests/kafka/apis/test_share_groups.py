@@ -11,6 +11,7 @@ import pytest
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.share_partition import DEFAULT_LIMITS, AcknowledgeType
+from dafka.broker.core.metadata.group_settings import GROUP_SETTINGS
 from dafka.config import Config
 from dafka.kafka.protocol.constants import RECORD_LIMIT, ApiKey
 from tests.kafka.apis.door import Client, Door, open_door
@@ -47,6 +48,23 @@ class Sharing:
     def write(self, count: int, **values: Any) -> int:
         """Write a batch of records, and return its offset."""
         return self.client.append(self.topic, encode_batch(0, [b"x"] * count, timestamps=1, **values))
+
+    def write_transaction(self, *, is_committed: bool | None) -> None:
+        """Write two records in a transaction, which ends with a marker unless that is None."""
+        client, transactional_id = self.client, f"{self.name}-{next(_names)}"
+        found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, transactional_id=transactional_id, transaction_timeout_ms=60_000)
+        producer = {key: found[key] for key in ("producer_id", "producer_epoch")}
+        added = {
+            "transactional_id": transactional_id,
+            "topics": [{"name": self.topic, "partitions": [0]}],
+            **producer,
+        }
+        client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **{f"v3_and_below_{key}": each for key, each in added.items()})
+        batch = encode_batch(0, [b"x"] * 2, timestamps=1, is_transactional=True, base_sequence=0, **producer)
+        client.append(self.topic, batch, transactional_id=transactional_id)
+        if is_committed is not None:
+            ending = {"transactional_id": transactional_id, "committed": is_committed, **producer}
+            assert client.ask(ApiKey.END_TXN, 3, **ending)["error_code"] == NONE
 
     def offsets(self) -> tuple[int, int]:
         """Return the start offset of the group, and its lag."""
@@ -155,24 +173,10 @@ def test_batches_are_acquired_completely_unless_the_limit_is_exact(sharing: Shar
     assert counts(member, member.fetch()) == {14: 1, 15: 1}
 
 
-def test_markers_of_transactions_are_not_delivered(sharing: Sharing, client: Client) -> None:
+def test_markers_of_transactions_are_not_delivered(sharing: Sharing) -> None:
     member = sharing.join("one")
-    transactional_id, partitions = sharing.name, [{"name": sharing.topic, "partitions": [0]}]
-    found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, transactional_id=transactional_id, transaction_timeout_ms=10_000)
-    producer = {key: found[key] for key in ("producer_id", "producer_epoch")}
-    for sequence, is_committed in ((0, False), (2, True)):
-        added = {f"v3_and_below_{key}": each for key, each in producer.items()}
-        client.ask(
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            3,
-            v3_and_below_transactional_id=transactional_id,
-            v3_and_below_topics=partitions,
-            **added,
-        )
-        batch = encode_batch(0, [b"x"] * 2, timestamps=1, is_transactional=True, base_sequence=sequence, **producer)
-        client.append(sharing.topic, batch, transactional_id=transactional_id)
-        ended = client.ask(ApiKey.END_TXN, 3, transactional_id=transactional_id, committed=is_committed, **producer)
-        assert ended["error_code"] == NONE
+    for is_committed in (False, True):
+        sharing.write_transaction(is_committed=is_committed)
     delivered: dict[int, int] = {}
     while len(delivered) < 4:
         delivered |= counts(member, member.fetch())
@@ -180,6 +184,81 @@ def test_markers_of_transactions_are_not_delivered(sharing: Sharing, client: Cli
     member.acknowledge({0: dict.fromkeys(delivered, ACCEPT)})
     while sharing.offsets() != (6, 0):
         assert counts(member, member.fetch()) == {}
+
+
+def test_a_group_can_begin_at_the_first_record_and_get_only_committed_ones(sharing: Sharing, client: Client) -> None:
+    set_group(
+        client,
+        sharing.group,
+        share_auto_offset_reset="earliest",
+        share_isolation_level="read_committed",
+        share_delivery_count_limit="1",
+        share_record_lock_duration_ms="45000",
+    )
+    sharing.write(1)
+    sharing.write_transaction(is_committed=False)
+    sharing.write_transaction(is_committed=True)
+    sharing.write(1)
+    sharing.write_transaction(is_committed=None)
+    sharing.members.append(ShareMember(sharing.door.servers, sharing.group, sharing.topic, "one").join())
+    member, delivered = sharing.members[0], dict[int, int]()
+    while len(delivered) < 4:
+        answer = member.fetch()
+        delivered |= counts(member, answer)
+        assert answer["acquisition_lock_timeout_ms"] == 45_000
+    assert delivered == dict.fromkeys((0, 4, 5, 7), 1)
+    member.acknowledge({0: dict.fromkeys(delivered, RELEASE)})
+    assert counts(member, member.fetch()) == {}
+    assert sharing.offsets()[0] == 8
+
+
+def set_group(client: Client, group: str, **settings: str) -> None:
+    """Set settings of a group, whose names have underscores here. A share partition takes them over at once."""
+    configs = [
+        {"name": name.replace("_", "."), "value": value, "config_operation": 0} for name, value in settings.items()
+    ]
+    resource = {"resource_type": 32, "resource_name": group, "configs": configs}
+    answer = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+    assert [each["error_code"] for each in answer["responses"]] == [NONE]
+
+
+def test_settings_of_groups_are_described_set_and_deleted(sharing: Sharing, client: Client) -> None:
+    group, name = sharing.group, "share.delivery.count.limit"
+    resource = {"resource_type": 32, "resource_name": group}
+
+    def describe() -> dict[str, tuple[str, int]]:
+        asked = {**resource, "configuration_keys": None}
+        (found,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[asked])["results"]
+        assert found["error_code"] == NONE
+        return {each["name"]: (each["value"], each["config_source"]) for each in found["configs"]}
+
+    def change(is_trial: bool = False, **fields: Any) -> tuple[int, str | None]:
+        config = {"name": name, "value": "9", "config_operation": 0, **fields}
+        asked = {**resource, "configs": [config]}
+        (found,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[asked], validate_only=is_trial)[
+            "responses"
+        ]
+        return found["error_code"], found["error_message"]
+
+    defaults = describe()
+    assert defaults == {each: (setting.default, 5) for each, setting in GROUP_SETTINGS.items()}
+    assert change(is_trial=True) == (NONE, None)
+    assert describe() == defaults
+    assert change() == (NONE, None)
+    assert describe() == defaults | {name: ("9", 8)}
+    listed = client.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[32])["config_resources"]
+    assert group in [each["resource_name"] for each in listed]
+    for fields, message in (
+        ({"value": "many"}, f"{name}: expected a number from 1 to 1000, not 'many'"),
+        ({"name": "retention.ms"}, "there is no setting 'retention.ms' of groups"),
+        ({"config_operation": 2}, "settings are set and deleted"),
+    ):
+        error, found = change(**fields)
+        assert (error, message in (found or "")) == (ErrorCode.INVALID_CONFIG, True)
+    assert change(config_operation=1) == (NONE, None)
+    replaced = {**resource, "configs": [{"name": "share.isolation.level", "value": "read_committed"}]}
+    client.ask(ApiKey.ALTER_CONFIGS, 1, resources=[replaced], validate_only=False)
+    assert describe() == defaults | {"share.isolation.level": ("read_committed", 8)}
 
 
 def test_requests_that_follow_no_session_are_refused(sharing: Sharing) -> None:

@@ -22,7 +22,7 @@ from tests.kafka.apis.fake_cluster import ENDPOINT, OWN, SECOND, THIRD, FakeClus
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 SETTINGS = {"retention.ms": "60000", "max.message.bytes": "5000"}
 DEFAULT_LOGS = 3
@@ -181,7 +181,7 @@ REPLACED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
     (resource("one", retention_ms="soon"), ErrorCode.INVALID_CONFIG, SETTINGS),
     (resource("unknown", retention_ms="7"), UNKNOWN, SETTINGS),
     (resource("0", BROKER, retention_ms="7"), ErrorCode.INVALID_REQUEST, SETTINGS),
-    (resource("one", GROUP, retention_ms="7"), ErrorCode.INVALID_REQUEST, SETTINGS),
+    (resource("one", GROUP, retention_ms="7"), ErrorCode.INVALID_CONFIG, SETTINGS),
 ]
 CHANGED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
     (resource("one", retention_ms=(SET, "7")), NONE, {**SETTINGS, "retention.ms": "7"}),
@@ -245,7 +245,7 @@ def test_settings_are_described_by_name(client: Client) -> None:
     assert describe(TOPIC, "one", [*known, "unknown"]) == (NONE, known)
     assert describe(TOPIC, "unknown", None) == (UNKNOWN, {})
     assert describe(BROKER, "0", ["broker.id"]) == (NONE, {"broker.id": ("0", 4, True)})
-    for kind, name in ((BROKER, "7"), (GROUP, "one"), (GROUP, "0"), (GROUP, "")):
+    for kind, name in ((BROKER, "7"), (CLIENT_METRICS, "one"), (CLIENT_METRICS, "0"), (CLIENT_METRICS, "")):
         assert describe(kind, name, None) == (ErrorCode.INVALID_REQUEST, {})
     _, everything = describe(TOPIC, "one", None)
     assert {name: value for name, (value, source, _) in everything.items() if source == 1} == SETTINGS

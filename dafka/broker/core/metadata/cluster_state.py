@@ -21,6 +21,7 @@ from dafka.broker.core.metadata.commands import (
     SNAPSHOTS_KEPT,
     AddLogs,
     AlterClientQuota,
+    AlterGroupSettings,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -42,6 +43,7 @@ from dafka.broker.core.metadata.commands import (
     SnapshotTaken,
 )
 from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
+from dafka.broker.core.metadata.group_settings import GroupSettingsTable
 from dafka.broker.core.metadata.log_replicas import LogReplicas, Reason, ReplicaTable
 from dafka.broker.core.metadata.outcome import DONE, Outcome
 from dafka.broker.core.metadata.quota_table import QuotaTable
@@ -93,6 +95,7 @@ class ClusterState:
         members: The registered brokers, with their numbers, and the feature level.
         access: The ACLs and the users that clients change.
         quotas: The quotas of clients.
+        group_settings: The settings of groups.
         brokers: The registered brokers, by store id.
         forgotten_ids: The ids of the stores that were forgotten.
         topics: The topics, by name.
@@ -110,6 +113,7 @@ class ClusterState:
         self.members = RegisteredBrokers(self._records, support)
         self.access = ClientAccess(self._records)
         self.quotas = QuotaTable(self._records)
+        self.group_settings = GroupSettingsTable(self._records)
         self.brokers, self.forgotten_ids = self.members.registered, self.members.forgotten_ids
         self.topics: dict[str, Topic] = {}
         self.replicas = ReplicaTable()
@@ -142,6 +146,7 @@ class ClusterState:
             SetScramCredential: self.access.set_credential,
             DeleteScramCredential: self.access.delete_credential,
             AlterClientQuota: self.quotas.alter,
+            AlterGroupSettings: self.group_settings.alter,
             SnapshotTaken: self._record_snapshot,
         }
 
@@ -411,6 +416,7 @@ class ClusterState:
             self.members.restore(records)
             self.access.restore(records)
             self.quotas.restore(records)
+            self.group_settings.restore(records)
             self._restore(records)
             if not was_empty:
                 self._closed += decode_records(new.items(), DELETED, Deletion)

@@ -223,6 +223,15 @@ class AlterClientQuota:
     removed: tuple[str, ...] = ()
 
 
+@attrs.frozen
+class AlterGroupSettings:
+    """Replace all settings of a group, which need not exist."""
+
+    KIND: ClassVar[str] = "alter-group-settings"
+    group_id: str
+    settings: Mapping[str, str]
+
+
 SNAPSHOTS_KEPT = 10
 """How many snapshots of the state stay. The log of metadata begins at the first of them."""
 
@@ -255,6 +264,7 @@ Command: TypeAlias = (
     | SetScramCredential
     | DeleteScramCredential
     | AlterClientQuota
+    | AlterGroupSettings
     | SnapshotTaken
 )
 

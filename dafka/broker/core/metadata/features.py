@@ -96,5 +96,8 @@ _CLIENT_ACCESS_COMMANDS = (
     "alter-client-quota",
 )
 
-SUPPORTED = FeatureSupport(FeatureLevels(1, SHARE_GROUPS), dict.fromkeys(_CLIENT_ACCESS_COMMANDS, CLIENT_ACCESS))
+SUPPORTED = FeatureSupport(
+    FeatureLevels(1, SHARE_GROUPS),
+    {**dict.fromkeys(_CLIENT_ACCESS_COMMANDS, CLIENT_ACCESS), "alter-group-settings": SHARE_GROUPS},
+)
 """What this version of dafka supports."""

@@ -13,6 +13,7 @@ from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterClientQuota,
+    AlterGroupSettings,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -168,6 +169,11 @@ def _alter_quota(command: AlterClientQuota, _: ClusterState) -> str:
     return escape_unprintable(f"set the quotas {', '.join(changed)} of {entity}")
 
 
+def _alter_group(command: AlterGroupSettings, _: ClusterState) -> str:
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(command.settings.items())) or "defaults"
+    return escape_unprintable(f"set the settings of group {command.group_id}: {settings}")
+
+
 _ACLS_SHOWN = 3
 """How many ACLs of a command its description names."""
 
@@ -192,5 +198,6 @@ _DESCRIPTIONS: dict[type[Command], Callable[[Any, ClusterState], str]] = {
         f"delete the credential of user {command.user} for {command.mechanism.sasl_name}"
     ),
     AlterClientQuota: _alter_quota,
+    AlterGroupSettings: _alter_group,
     SnapshotTaken: lambda command, _: f"agree on the state at offset {command.offset}",
 }

@@ -11,7 +11,7 @@ from dafka.broker.core.typed_json import convert, encode_json
 HEADER, SNAPSHOTS, FEATURE_LEVEL = "cluster", "snapshots", "feature-level"
 """The keys of values of which there is one."""
 
-BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM, QUOTA = (
+BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM, QUOTA, GROUP = (
     "broker/",
     "forgotten/",
     "topic/",
@@ -21,6 +21,7 @@ BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM, QUOTA = (
     "acl/",
     "scram/",
     "quota/",
+    "group/",
 )
 """What the keys of the others begin with. An id follows."""
 
@@ -39,6 +40,7 @@ PREFIXES = tuple(
         ACL,
         SCRAM,
         QUOTA,
+        GROUP,
     )
 )
 """What the keys of a state begin with."""

@@ -15,6 +15,7 @@ from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterClientQuota,
+    AlterGroupSettings,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -121,6 +122,7 @@ def draw_command(draw: Random) -> Command:
             tuple(draw.sample(KEYS, draw.randint(0, 2))),
         ),
         DeleteScramCredential(draw.choice("ab"), draw.choice([*ScramMechanism])),
+        AlterGroupSettings(draw.choice(["g", "g/h"]), {"x": draw.choice("12")} if is_so else {}),
     ]
     return draw.choice([create, create, close, close, change, change, *others])
 
@@ -155,6 +157,7 @@ def parts(state: ClusterState) -> dict[str, Any]:
     found = {name: getattr(state, name) for name in (*names, *others)} | {"level": state.members.feature_level}
     found |= {"acls": {*state.access.list_acls()}, "credentials": credentials_in(state)}
     found["quotas"] = {each.entity: each.limits for each in state.quotas.list_quotas()}
+    found["groups"] = {each: state.group_settings.find(each) for each in state.group_settings.groups()}
     return {**found, **replicas, "counts": +state.replicas.counts}
 
 

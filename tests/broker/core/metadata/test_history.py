@@ -14,6 +14,7 @@ from dafka.broker.core.metadata import history as history_module
 from dafka.broker.core.metadata.commands import (
     AddLogs,
     AlterClientQuota,
+    AlterGroupSettings,
     AlterSettings,
     ChangeReplicas,
     CloseTopic,
@@ -111,6 +112,8 @@ DESCRIBED: list[tuple[Command, str]] = [
         ),
         "set the quotas a=2.5, x=1, no y of user anne, client-id by default",
     ),
+    (AlterGroupSettings("g\n", {"x": "1", "a": "2"}), "set the settings of group g\\n: a=2, x=1"),
+    (AlterGroupSettings("g", {}), "set the settings of group g: defaults"),
     (SetScramCredential(CREDENTIAL), "change the credential of user anne for SCRAM-SHA-256"),
     (
         SetScramCredential(attrs.evolve(CREDENTIAL, mechanism=ScramMechanism.SHA_512)),

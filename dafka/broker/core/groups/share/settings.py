@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from dafka.broker.core.groups.share.share_partition import DEFAULT_LIMITS, ShareLimits
@@ -20,3 +22,21 @@ class ShareSettings:
     limits: ShareLimits = DEFAULT_LIMITS
     is_earliest: bool = False
     is_committed: bool = False
+
+
+def read_settings(read: Callable[[str], str]) -> ShareSettings:
+    """Return the settings of a share group. `read` returns the value of one; see `GroupSettingsTable.read`."""
+    limits = ShareLimits(
+        lock_ms=int(read("share.record.lock.duration.ms")),
+        delivery_count_max=int(read("share.delivery.count.limit")),
+        in_flight_max=int(read("share.partition.max.record.locks")),
+    )
+    return ShareSettings(
+        limits=limits,
+        is_earliest=read("share.auto.offset.reset") == "earliest",
+        is_committed=read("share.isolation.level") == "read_committed",
+    )
+
+
+DEFAULT_SETTINGS = ShareSettings()
+"""Kafka's defaults."""
