@@ -532,6 +532,9 @@ class ClientsConfig:
     tls_client_ca: str = attrs.field(default="", validator=check_text)
     """A file with certificates of authorities, in PEM format. Clients must then have a certificate of one of them.
     Empty: clients need none."""
+    tls_users: Switch = attrs.field(default="off", validator=check_choice("on", "off"))
+    """Whether a client of Kafka is the user that the common name of its certificate names, and needs no password. This
+    needs `users` and `tls_client_ca`. A user who is not in the file may do what the ACLs of the cluster allow."""
     allow_unauthenticated: Switch = attrs.field(default="off", validator=check_choice("on", "off"))
     """Whether a broker may listen beyond loopback without `users` and without `tls_client_ca`. Then anyone who can
     reach its port can read and write everything."""

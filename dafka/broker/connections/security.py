@@ -66,6 +66,8 @@ class ServerSecurity:
     def __init__(self, settings: ClientsConfig) -> None:
         self.settings = settings
         self.users: Users | None = None
+        if settings.tls_users == "on" and not (settings.users and settings.tls_client_ca):
+            raise ConfigError("[clients] tls_users: expected users and tls_client_ca, too")
         if settings.users:
             load_scramp()
             self.users = Users(Path(settings.users))

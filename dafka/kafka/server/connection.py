@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
+from dafka.broker.access.users_file import find_user_name_problem
 from dafka.broker.connections.tcp_server import AcceptedClient
 from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Upload
 from dafka.broker.core.client_quotas import QuotaKey
@@ -63,6 +64,9 @@ SEND_BYTES = 2**18
 
 UNSENT_BYTES_MAX = MIB
 """While a client has more unread bytes than this, its next request waits."""
+
+CERTIFICATE = "TLS"
+"""The mechanism of clients whose certificate says who they are, in counters."""
 
 MUTED_S = 1.0
 """Seconds after which it is looked whether a client that must wait because of its quotas has left."""
@@ -120,6 +124,7 @@ class Connection:
             )
             self._splitter.limit(min(LOGIN_BYTES_MAX, kafka.request_bytes_max))
         self._user = ""
+        self._is_proved = False
         self._session = Session(security.settings.reauthenticate_ms / 1000)
         self._ending = ""
         self._login_s = security.settings.login_ms / 1000
@@ -172,12 +177,26 @@ class Connection:
                     await self._stream.do_handshake()
             except trio.BrokenResourceError as error:
                 raise DisconnectError(f"there is no TLS connection: {error.__cause__ or error}", "no TLS") from None
+            if self._server.broker.security.settings.tls_users == "on" and not self._stopping.has_begun:
+                self._log_in_by_certificate(self._stream)
         if self._authentication is None:
             self._login_scope.deadline = math.inf
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_all)
             async with self._outgoing:
                 await self._receive_all()
+
+    def _log_in_by_certificate(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        """Take the user of a client from its certificate, which is verified. Raise `DisconnectError` if it has none."""
+        subject = (stream.getpeercert() or {}).get("subject", ())
+        names = [str(value) for part in subject for name, value in part if name == "commonName"]
+        problem = find_user_name_problem(names[0]) if len(names) == 1 else f"expected one common name, not {len(names)}"
+        if problem:
+            self._counters.failed_logins[CERTIFICATE] += 1
+            raise DisconnectError(f"its certificate names no user: {problem}", "failed login")
+        self._counters.logins[CERTIFICATE] += 1
+        self._user, self._is_proved, self._authentication = names[0], True, None
+        self._splitter.limit(self._kafka.request_bytes_max)
 
     @property
     def _source(self) -> str:
@@ -287,7 +306,9 @@ class Connection:
         return DisconnectError(f"it asked for {asked}, and this broker {offered}", "unsupported request")
 
     async def _serve_request(self, header: RequestHeader, request: Request, size: int, begun: float) -> None:
-        context = RequestContext(self._server, header, self._host, self._endpoint, self._source, self)
+        context = RequestContext(
+            self._server, header, self._host, self._endpoint, self._source, self, is_proved=self._is_proved
+        )
         name_topics(self._server.broker.node.log_table, header.api_version, request)
         decision = self._authorize(context, request)
         if isinstance(decision, Response):
@@ -365,7 +386,7 @@ class Connection:
         """Remove unauthorized parts of a request; see `dafka.kafka.apis.shared.authorization`."""
         if self._users is None or isinstance(request, _WITHOUT_USER):
             return None
-        user = self._users.find(self._user)
+        user = self._users.find(self._user, is_proved=self._is_proved)
         if user is None:
             raise DisconnectError(f"the user {self._user!r} was removed", "removed user")
         permissions = self._users.permissions_of(user, self._host)

@@ -81,6 +81,8 @@ def test_unusable_files_are_named(users: Path, tmp_path: Path) -> None:
         ({**pem, "tls_client_ca": str(users)}, f"cannot load the TLS authorities of {users}: "),
         ({"tls_key": "missing"}, "[clients] tls_key: expected tls_certificate, too"),
         ({"tls_client_ca": "missing"}, "[clients] tls_client_ca: expected tls_certificate, too"),
+        ({**pem, "tls_users": "on", "users": str(users)}, "[clients] tls_users: expected users and tls_client_ca, too"),
+        ({**pem, "tls_users": "on", "tls_client_ca": str(certificate)}, "[clients] tls_users: expected users and"),
     ]
     for settings, sentence in rows:
         with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}"):

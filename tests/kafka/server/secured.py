@@ -67,6 +67,7 @@ class Login:
     user: str = "alice"
     password: str = PASSWORD
     authority: Path | None = None
+    certificate: Path | None = None
 
     @property
     def protocol(self) -> str:
@@ -79,6 +80,8 @@ class Login:
             settings |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
         if self.authority is not None:
             settings["ssl.ca.location"] = str(self.authority)
+        if self.certificate is not None:
+            settings |= {"ssl.certificate.location": str(self.certificate), "ssl.key.location": str(self.certificate)}
         return settings
 
 

@@ -13,8 +13,11 @@ import trio
 
 from dafka import Config
 from dafka.broker.access.logins import Logins
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users import Users
+from dafka.broker.core.acls import Acl, Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import CreateAcls
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader, encode_request
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
@@ -97,6 +100,39 @@ def test_other_clients_authenticate_over_tls(encrypted: RunningKafka, authority:
         topic = type(client).__name__
         client.write(encrypted.bootstrap_servers, topic, [Message(b"value")], "none")
         assert [each.value for each in client.read(encrypted.bootstrap_servers, topic, 1)] == [b"value"]
+
+
+def test_a_certificate_names_the_user_if_the_operator_wants_it(authority: Authority, tmp_path: Path) -> None:
+    certificate = str(authority.issue("127.0.0.1"))
+    config = Config().with_clients(tls_certificate=certificate, tls_client_ca=str(authority.path), tls_users="on")
+    with open_door(config, users=tmp_path / "users") as door:
+        door.permit(alice=EVERYTHING, mallory=Permissions())
+
+        def is_permitted(name: str, topic: str = "written", **subject: str) -> bool:
+            login = Login(authority=authority.path, certificate=authority.issue(name, **subject))
+            try:
+                write_as(login, door.servers, topic)
+            except RefusedError:
+                return False
+            return True
+
+        assert is_permitted("alice-1", common_name="alice")
+        assert not is_permitted("mallory-1", common_name="mallory")
+        assert not is_permitted("carol-1", common_name="carol")
+        acls = [Acl(ResourceType.TOPIC, "carols", "User:carol", each) for each in (Operation.WRITE, Operation.CREATE)]
+        door.call_async(door.broker.node.admin.change, CreateAcls(tuple(acls)))
+        assert is_permitted("carol-2", "carols", common_name="carol")
+        assert not is_permitted("carol-3", common_name="carol")
+        assert not is_permitted("alice")
+        assert not is_permitted("space", common_name="a b")
+        assert door.broker.kafka is not None
+        counters = door.broker.kafka.counters
+        assert counters.failed_logins["TLS"] >= 2
+        login = Login(
+            "PLAIN", "alice", authority=authority.path, certificate=authority.issue("m", common_name="mallory")
+        )
+        with pytest.raises(RefusedError):
+            write_as(login, door.servers, "written")
 
 
 def test_others_are_refused(plain: Door, encrypted: RunningKafka, authority: Authority, tmp_path: Path) -> None:

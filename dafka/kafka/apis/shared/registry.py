@@ -52,8 +52,9 @@ class RequestContext:
     """The context of a request: the client's connection, as handlers see it.
 
     `source` is what limits count: the user, or the address of a client that has not authenticated. `endpoint` is the
-    host and port at which the client reaches the broker. `connection` identifies the connection. The client waits for
-    `throttle_s` before its next request is read, because of its quotas.
+    host and port at which the client reaches the broker. If `is_proved`, the client's certificate names the user, whom
+    the broker need not know. `connection` identifies the connection. The client waits for `throttle_s` before its next
+    request is read, because of its quotas.
     """
 
     server: KafkaServer
@@ -62,6 +63,7 @@ class RequestContext:
     endpoint: tuple[str, int]
     source: str
     connection: Hashable
+    is_proved: bool = False
     throttle_s: float = 0.0
 
     @property
@@ -106,7 +108,7 @@ class RequestContext:
     def find_permissions(self) -> Permissions | None:
         """Return what the client may do at this moment; None if there are no users, and everybody may do everything."""
         users = self.broker.security.users
-        user = None if users is None else users.find(self.source)
+        user = None if users is None else users.find(self.source, is_proved=self.is_proved)
         if users is None or user is None:
             return None if users is None else Permissions()
         return users.permissions_of(user, self.host)
