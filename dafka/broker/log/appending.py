@@ -224,12 +224,14 @@ class ClientAppender:
         *,
         records: RecordBatch | None = None,
         all_replicas: bool = True,
+        has_own_epoch: bool = False,
     ) -> AppendedBatches:
         """Append record batches of a client to a log, unless its producer has appended them before.
 
         Their CRCs were checked. A batch of a producer with an id must be the only one; `transactional_id` is its name
         if the batch belongs to a transaction. `batches` and `records` are what `unpacked` has yielded. With
-        `all_replicas`, enough replicas must be alive.
+        `all_replicas`, enough replicas must be alive. With `has_own_epoch`, the epoch of the producer is that of one
+        transaction, so that the sequences of its batches in each log begin with 0.
 
         Raise `NotLeaderError`; and `AppendRefusedError` if the records are malformed or too large, break a rule of the
         topic, or do not follow the producer's last batch, or if too few replicas are alive.
@@ -250,6 +252,8 @@ class ClientAppender:
             error = self._check_transaction(log, transactional_id, producer)
             if error:
                 raise AppendRefusedError(error)
+            if has_own_epoch and header.base_sequence and producer.producer_id not in log.producers.producers:
+                raise AppendRefusedError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "earlier records are missing")
         duplicate_of = self._find_earlier(log, header)
         if duplicate_of is not None:
             return self._find_duplicate(log, duplicate_of, header)

@@ -166,7 +166,14 @@ async def _append(
         _check_request(request, problem, refused_logs.get(log, ErrorCode.NONE))
         batches = _read_batches(context, log, data.records)
         async with appender.unpacked(log, batches, context.source) as (adapted, records):
-            appended = appender.append(log, adapted, name, records=records, all_replicas=waits_for_all)
+            appended = appender.append(
+                log,
+                adapted,
+                name,
+                records=records,
+                all_replicas=waits_for_all,
+                has_own_epoch=context.header.api_version >= _JOINS_VERSION,
+            )
     except AppendRefusedError as refused:
         return _refuse(data.index, _for_version(context, refused))
     except NotLeaderError:

@@ -11,6 +11,7 @@ import pytest
 
 from dafka import Config
 from dafka.batches import encode_batch
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, open_door
 from tests.waiting import poll_until
@@ -82,6 +83,27 @@ def test_sequences_begin_again_after_two_to_the_31(client: Client) -> None:
     assert sequence == 5
 
 
+@pytest.mark.parametrize("version", [11, 12])
+def test_a_transaction_with_its_own_epoch_begins_with_the_first_sequence(client: Client, version: int) -> None:
+    """A batch that overtakes the first one is refused. Before, an unknown producer could have been forgotten."""
+    client.create_topics("t", logs=1)
+    name = {"transactional_id": "x"}
+    found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, **name, transaction_timeout_ms=60_000)
+    producer = {key: found[key] for key in ("producer_id", "producer_epoch")}
+    if version == 11:
+        added = {**name, **producer, "topics": [{"name": "t", "partitions": [0]}]}
+        client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **{f"v3_and_below_{key}": each for key, each in added.items()})
+
+    def send(sequence: int) -> int:
+        batch = encode_batch(0, [b"x"], timestamps=1, base_sequence=sequence, is_transactional=True, **producer)
+        return int(client.ask_logs(ApiKey.PRODUCE, version, {PLACE: {"records": batch}}, **name)[PLACE]["error_code"])
+
+    refused = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(1) == (refused if version == 12 else ErrorCode.NONE)
+    assert send(0) == (ErrorCode.NONE if version == 12 else refused)
+    assert send(2) == (refused if version == 12 else ErrorCode.NONE)
+
+
 def test_readers_of_committed_records_wait_for_the_end_of_a_transaction(door: Door, client: Client) -> None:
     client.create_topics("t", logs=1)
     name = {"transactional_id": "x"}
@@ -104,7 +126,7 @@ def test_readers_of_committed_records_wait_for_the_end_of_a_transaction(door: Do
 
 
 def test_any_time_of_a_record_is_kept_and_found(client: Client) -> None:
-    client.create_topics("t", logs=1)
+    client.create_topics("t", logs=1, message_timestamp_after_max_ms=str(2**63 - 1))
     times = [-1, 0, 1, 2**41, 2**53 + 1, 2**62, 2**63 - 1]
     for each in times:
         client.append("t", encode_batch(0, [b"x"], timestamps=[each]))

@@ -93,6 +93,10 @@ class Driven(Program):
         self._run("read", place.servers, str(place.folder), str(count), *topics)
         return {topic: read_records(place.folder / topic) for topic in topics}
 
+    def transact(self, servers: str, topic: str, count: int) -> None:
+        """Make transactions with the topic as transactional id, of which every third one is aborted (Java only)."""
+        self._run("transact", servers, topic, str(count))
+
     def _run(self, *arguments: str) -> None:
         command = [each.replace("{}", str(FOLDER / self.name)) for each in self.command]
         environment = {**os.environ, "NODE_PATH": str(FOLDER / self.name / "node_modules"), "PYTHONPATH": str(ROOT)}

@@ -10,9 +10,11 @@ from pathlib import Path
 import attrs
 import pytest
 
+from dafka.kafka.protocol.constants import ApiKey
 from tests.cli.harness import Dafka
-from tests.kafka.server.clients import Message
-from tests.kafka.server.matrix.programs import COMPRESSIONS, PROGRAMS, Kcat, Program
+from tests.kafka.apis.door import Client
+from tests.kafka.server.clients import Message, read_log
+from tests.kafka.server.matrix.programs import COMPRESSIONS, PROGRAMS, Driven, Kcat, Program
 
 RECORDS = int(os.environ.get("KAFKA_CLIENTS_RECORDS", "100000"))
 """How many records each program writes, the same number with each compression."""
@@ -87,3 +89,19 @@ def test_programs_read_what_programs_write(matrix: Matrix, reader: str, writer: 
             ]
         wrong = next((pair for pair in zip(records, written.records, strict=True) if pair[0] != pair[1]), None)
         assert wrong is None, (topic, wrong)
+
+
+def test_each_transaction_has_an_epoch_of_its_own(matrix: Matrix) -> None:
+    """Kafka's own client is the only one that makes such transactions (KIP-890)."""
+    program, topic, count = find_program("java-4.3"), "transactions", 20
+    assert isinstance(program, Driven)
+    with Client(matrix.servers) as client:
+        client.create_topics(topic, logs=3)
+        program.transact(matrix.servers, topic, count)
+        (state,) = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[topic])["transaction_states"]
+        assert (state["transaction_state"], state["producer_epoch"]) == ("CompleteCommit", count)
+        groups = [{"group_id": topic, "topics": [{"name": topic, "partition_indexes": [0]}]}]
+        (group,) = client.ask(ApiKey.OFFSET_FETCH, 8, groups=groups, require_stable=True)["groups"]
+        assert group["topics"][0]["partitions"][0]["committed_offset"] == count - 1
+    values = [b"%d" % number for number in range(count) if number % 3 != 2]
+    assert [each for _, each in read_log(matrix.servers, topic, isolation_level="read_committed").values()] == values

@@ -2,6 +2,10 @@
 //
 //     java -cp 'FOLDER/*' WithJava.java write SERVERS FILE COMPRESSION=TOPIC...
 //     java -cp 'FOLDER/*' WithJava.java read SERVERS FOLDER COUNT TOPIC...
+//     java -cp 'FOLDER/*' WithJava.java transact SERVERS TOPIC COUNT
+//
+// The last one makes transactions with the topic as transactional id, each of a record in every partition and an offset
+// of the group that has the name of the topic, and aborts every third one.
 
 import java.io.BufferedOutputStream;
 import java.io.ByteArrayInputStream;
@@ -15,13 +19,17 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.Future;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -92,8 +100,31 @@ public class WithJava {
         }
     }
 
+    static void transact(String servers, String topic, int count) {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", servers);
+        settings.put("transactional.id", topic);
+        try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.initTransactions();
+            int partitions = producer.partitionsFor(topic).size();
+            for (int number = 0; number < count; number++) {
+                producer.beginTransaction();
+                byte[] value = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
+                for (int n = 0; n < partitions; n++) producer.send(new ProducerRecord<>(topic, n, null, value));
+                var offsets = Map.of(new TopicPartition(topic, 0), new OffsetAndMetadata(number));
+                producer.sendOffsetsToTransaction(offsets, new ConsumerGroupMetadata(topic));
+                if (number % 3 == 2) producer.abortTransaction();
+                else producer.commitTransaction();
+            }
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         String servers = arguments[1];
+        if (arguments[0].equals("transact")) {
+            transact(servers, arguments[2], Integer.parseInt(arguments[3]));
+            return;
+        }
         Path place = Path.of(arguments[2]);
         if (arguments[0].equals("write")) {
             byte[] file = Files.readAllBytes(place);
