@@ -58,7 +58,8 @@ NOTES = {
     ApiKey.INIT_PRODUCER_ID: "for idempotent producers and for transactions, with every storage",
     ApiKey.END_TXN: "from version 5 on, each transaction has an epoch of its own; Produce 12 and TxnOffsetCommit 5 add "
     "their logs and group to the transaction (KIP-890)",
-    ApiKey.DESCRIBE_CONFIGS: "topics and groups, and the broker, whose settings cannot be changed by clients",
+    ApiKey.DESCRIBE_CONFIGS: "topics and groups; and the broker, whose settings cannot be changed by clients: those "
+    "that have the same meaning as in Kafka, with their names here as documentation",
     ApiKey.ALTER_CONFIGS: "topics and groups, which have the settings "
     f"{', '.join(f'`{each}`' for each in GROUP_SETTINGS)}",
     ApiKey.DESCRIBE_ACLS: "the ACLs of the cluster, and what the broker's file of users permits",
@@ -75,6 +76,10 @@ NOTES = {
     ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
     "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own; "
     "`transaction.version` is 2, and `share.version` 1, from the feature level 3 on",
+    ApiKey.DESCRIBE_QUORUM: "log 0 of `__cluster_metadata`: any broker answers with what the controller knows; brokers "
+    "that do not vote are observers",
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "no metrics are wanted: a client gets its id, and asks again in five minutes",
+    ApiKey.PUSH_TELEMETRY: "metrics are discarded",
     ApiKey.UPDATE_FEATURES: "`metadata.version` is raised, and never lowered",
     ApiKey.UNREGISTER_BROKER: "a broker that is lost for good; refused while it is alive, or a log has no quorum "
     "without it",
@@ -98,11 +103,9 @@ NOTES = {
 
 NOT_SERVED = (
     ("CreateDelegationToken and the others for tokens (38-41)", "there are no tokens"),
-    ("GetTelemetrySubscriptions, PushTelemetry (71, 72)", "clients send no metrics to the broker"),
     ("InitializeShareGroupState and the others of share states (83-87)", "brokers keep them by messages of their own"),
     ("StreamsGroupHeartbeat, StreamsGroupDescribe (88, 89)", "Kafka Streams uses the classic protocol of groups"),
     ("AlterReplicaLogDirs (34)", "a broker has one storage"),
-    ("DescribeQuorum (55)", "`dafka cluster status` shows who votes on metadata"),
 )
 """The APIs of clients that are not served, and why. Those among brokers are not listed."""
 

@@ -57,6 +57,7 @@ from dafka.broker.metadata.controller import Controller
 from dafka.broker.metadata.history import MetadataHistory
 from dafka.broker.metadata.joining import CONFIRM_S, Joining
 from dafka.broker.metadata.metadata_log import MetadataLog
+from dafka.broker.metadata.replica_reports import ReplicaReports
 from dafka.broker.replication.replicator import Replicator
 from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.config import Config
@@ -116,6 +117,7 @@ class BrokerNode:
         self.metadata = MetadataLog(
             tables, self.storage, self.identity, self.reader, self.watchers, self.messenger, self._apply_state
         )
+        self.replica_reports = ReplicaReports(tables, self.messenger)
         self.replicator = Replicator(
             config,
             tables,

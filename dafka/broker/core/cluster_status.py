@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from math import isfinite
 
 import attrs
 
@@ -60,6 +61,53 @@ def describe_quorum(tables: BrokerTables, now: float) -> MetadataQuorum | None:
         log.high_watermark,
         tables.state.applied,
     )
+
+
+@attrs.frozen
+class MetadataReplica:
+    """A broker that has the log of metadata, as far as another broker knows. Unknown numbers are -1.
+
+    Attributes:
+        address: Its address.
+        number: Its number.
+        is_voter: Whether it votes on metadata.
+        end_offset: The offset up to which it stores the log.
+        silent_ms: For how long it has not been heard.
+        behind_ms: For how long it has not had all of the log.
+    """
+
+    address: str
+    number: int
+    is_voter: bool
+    end_offset: int
+    silent_ms: int
+    behind_ms: int
+
+
+def describe_metadata_replicas(tables: BrokerTables, now: float) -> list[MetadataReplica]:
+    """Return the registered brokers, by number, at a time of the brokers' clock; none without a log of metadata."""
+    replicated, log = tables.find_metadata(), tables.log_table.find_log(METADATA_TOPIC, 0)
+    if replicated is None or log is None:
+        return []
+    replica, brokers, found = replicated.replica, tables.brokers, []
+    for address, each in tables.state.brokers.items():
+        is_own, is_leader = address == brokers.own.address, address == log.leadership.leader
+        end = log.index.end_offset if is_own else replica.acknowledged_end(address)
+        found.append(
+            MetadataReplica(
+                address,
+                each.number,
+                address in replica.latest.voters,
+                end,
+                0 if is_own else _milliseconds(brokers.silent_s(address, now)),
+                0 if is_leader or end >= log.index.end_offset else _milliseconds(replica.behind_s(address)),
+            )
+        )
+    return sorted(found, key=lambda each: each.number)
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(1000 * max(seconds, 0.0)) if isfinite(seconds) else -1
 
 
 def explain_leaderless(log: Log, tables: BrokerTables) -> str:

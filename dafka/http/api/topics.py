@@ -256,7 +256,7 @@ async def create_topic(request: Request, document: NewTopic) -> AnyResponse:
     """
     node, name, settings = request.broker.node, document.name, document.settings
     request.principal.check_admin(name)
-    problem = find_name_problem(name) or find_settings_problem(settings)
+    problem = find_name_problem(name) or find_settings_problem(settings, request.broker.config)
     if problem:
         raise WebError("bad_request", problem)
     if node.find_topic(name) is not None:
@@ -364,7 +364,7 @@ async def change_topic(request: Request, document: TopicChanges) -> TopicDetails
             settings[name] = value
         elif settings.pop(name, None) is None and name not in TOPIC_SETTING_NAMES:
             raise WebError("bad_request", find_setting_problem(name, ""))
-    problem = find_settings_problem(settings)
+    problem = find_settings_problem(settings, request.broker.config)
     if problem:
         raise WebError("bad_request", problem)
     await request.broker.node.admin.change_topic(

@@ -18,11 +18,13 @@ from dafka.kafka.apis import (  # noqa: F401 (they register their handlers)
     offset_commit,
     offsets,
     produce,
+    quorum,
     reassignments,
     scram_credentials,
     share_groups,
     share_offsets,
     share_records,
+    telemetry,
     topics,
     transactions,
 )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.metadata import topic_settings
 from dafka.broker.core.metadata.commands import AlterGroupSettings
 from dafka.broker.core.metadata.features import SHARE_GROUPS
 from dafka.broker.core.metadata.group_settings import GROUP_SETTINGS, find_problem
-from dafka.broker.core.metadata.topic_settings import SettingKind, find_settings_problem
+from dafka.broker.core.metadata.topic_settings import SettingKind, TopicSetting, find_settings_problem
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.transactions.coordinator import TransactionSettings
 from dafka.config import Config
 from dafka.kafka.apis.shared.authorization import (
     CLUSTER_REFUSED,
@@ -59,19 +61,20 @@ from dafka.kafka.protocol.messages.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from dafka.kafka.server.cluster_view import security_protocol
 
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 
 
 class Setting(NamedTuple):
-    """A setting as clients see it: name and value, source and type in Kafka's numbers, the default and a text."""
+    """A setting as clients see it: name and value, source and type in Kafka's numbers, its text, and its synonyms."""
 
     name: str
     value: str
     source: int
     kind: int
-    default: str | None = None
-    text: str | None = None
+    text: str
+    synonyms: Sequence[tuple[str, str, int]] = ()
 
 
 _KINDS = {
@@ -86,17 +89,21 @@ _KINDS = {
 
 def list_settings(topic: Topic, config: Config) -> list[Setting]:
     """Return all settings of a topic."""
-    return [
-        Setting(
-            each.name,
-            each.value,
-            FROM_TOPIC if each.is_own else FROM_DEFAULT,
-            _KINDS[each.kind],
-            each.default,
-            each.text if each.has_effect else f"No effect. {each.text}",
-        )
-        for each in topic_settings.list_settings(topic, config)
-    ]
+    return [_describe_setting(each) for each in topic_settings.list_settings(topic, config)]
+
+
+def _describe_setting(setting: TopicSetting) -> Setting:
+    """Return a setting of a topic, and the values that it has and would have without its own, the valid one first."""
+    default_source = FROM_BROKER if setting.is_configured else FROM_DEFAULT
+    own = [(setting.name, setting.value, FROM_TOPIC)] if setting.is_own else []
+    return Setting(
+        setting.name,
+        setting.value,
+        FROM_TOPIC if setting.is_own else default_source,
+        _KINDS[setting.kind],
+        setting.text if setting.has_effect else f"No effect. {setting.text}",
+        [*own, (setting.broker_name or setting.name, setting.default, default_source)],
+    )
 
 
 def _broker_settings(context: RequestContext) -> list[Setting]:
@@ -104,22 +111,61 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
     kafka = config.kafka
     own = context.broker.node.brokers.own
     host, port = context.endpoint
-    scheme = "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
-    is_created = "true" if kafka.auto_create_topics == "on" else "false"
-    return [
-        Setting("advertised.listeners", f"{scheme}://{host}:{port}", FROM_BROKER, _LIST),
-        Setting("auto.create.topics.enable", is_created, FROM_BROKER, _BOOLEAN),
-        Setting("broker.id", str(own.number), FROM_BROKER, _INT),
-        Setting("broker.rack", own.rack, FROM_BROKER, _STRING),
-        Setting("default.replication.factor", str(config.broker.replicas), FROM_BROKER, _INT),
-        Setting("group.consumer.heartbeat.interval.ms", str(kafka.consumer_heartbeat_interval_ms), FROM_BROKER, _INT),
-        Setting("group.consumer.session.timeout.ms", str(kafka.consumer_session_timeout_ms), FROM_BROKER, _INT),
-        Setting("group.initial.rebalance.delay.ms", str(kafka.rebalance_delay_ms), FROM_BROKER, _INT),
-        Setting("group.min.session.timeout.ms", str(kafka.session_timeout_min_ms), FROM_BROKER, _INT),
-        Setting("message.max.bytes", str(kafka.message_bytes_max), FROM_BROKER, _INT),
-        Setting("num.partitions", str(kafka.log_count), FROM_BROKER, _INT),
-        Setting("socket.request.max.bytes", str(kafka.request_bytes_max), FROM_BROKER, _INT),
+    groups, transactions, store = GroupSettings(), TransactionSettings(), config.store
+    flags = {True: "true", False: "false"}
+    rows: list[tuple[str, object, int, str]] = [
+        ("advertised.listeners", f"{security_protocol(config)}://{host}:{port}", _LIST, "[kafka] advertised_listener"),
+        ("auto.create.topics.enable", flags[kafka.auto_create_topics == "on"], _BOOLEAN, "[kafka] auto_create_topics"),
+        ("auto.leader.rebalance.enable", "true", _BOOLEAN, ""),
+        ("broker.heartbeat.interval.ms", config.broker.heartbeat_ms, _INT, "[broker] heartbeat_ms"),
+        ("broker.id", own.number, _INT, "[broker] number"),
+        ("broker.rack", own.rack, _STRING, "[broker] rack"),
+        ("broker.session.timeout.ms", config.broker.leader_timeout_ms, _INT, "[broker] leader_timeout_ms"),
+        ("connections.max.idle.ms", kafka.idle_ms, _LONG, "[kafka] idle_ms"),
+        ("default.replication.factor", config.broker.replicas, _INT, "[broker] replicas"),
+        ("delete.topic.enable", "true", _BOOLEAN, ""),
+        (
+            "group.consumer.heartbeat.interval.ms",
+            kafka.consumer_heartbeat_interval_ms,
+            _INT,
+            "[kafka] consumer_heartbeat_interval_ms",
+        ),
+        (
+            "group.consumer.session.timeout.ms",
+            kafka.consumer_session_timeout_ms,
+            _INT,
+            "[kafka] consumer_session_timeout_ms",
+        ),
+        ("group.initial.rebalance.delay.ms", kafka.rebalance_delay_ms, _INT, "[kafka] rebalance_delay_ms"),
+        ("group.max.session.timeout.ms", groups.group_max_session_timeout_ms, _INT, ""),
+        ("group.min.session.timeout.ms", kafka.session_timeout_min_ms, _INT, "[kafka] session_timeout_min_ms"),
+        ("log.cleaner.backoff.ms", store.compaction_interval_ms, _LONG, "[store] compaction_interval_ms"),
+        ("log.cleaner.enable", "true", _BOOLEAN, ""),
+        ("log.retention.check.interval.ms", store.retention_interval_ms, _LONG, "[store] retention_interval_ms"),
+        ("max.connections", kafka.connections_max, _INT, "[kafka] connections_max"),
+        (
+            "max.connections.per.ip",
+            kafka.connections_per_address_max or kafka.connections_max,
+            _INT,
+            "[kafka] connections_per_address_max",
+        ),
+        ("node.id", own.number, _INT, "[broker] number"),
+        ("num.partitions", kafka.log_count, _INT, "[kafka] log_count"),
+        ("offset.metadata.max.bytes", groups.offset_metadata_max_bytes, _INT, ""),
+        ("offsets.retention.minutes", groups.offsets_retention_ms // 60_000, _INT, ""),
+        ("process.roles", "broker,controller", _LIST, ""),
+        ("remote.log.storage.system.enable", flags[bool(config.cold.storage)], _BOOLEAN, "[cold] storage"),
+        ("socket.request.max.bytes", kafka.request_bytes_max, _INT, "[kafka] request_bytes_max"),
+        ("transaction.max.timeout.ms", transactions.transaction_max_timeout_ms, _INT, ""),
+        ("transactional.id.expiration.ms", transactions.transactional_id_expiration_ms, _INT, ""),
     ]
+    settings = [
+        Setting(name, str(value), FROM_BROKER, kind, f"Here: {origin}." if origin else "It cannot be changed here.")
+        for name, value, kind, origin in rows
+    ]
+    defaults = [each for each in topic_settings.list_settings(Topic("", ""), config) if each.has_effect]
+    settings += [_describe_setting(each)._replace(name=each.broker_name) for each in defaults if each.broker_name]
+    return sorted(settings)
 
 
 def _group_settings(context: RequestContext, group_id: str) -> list[Setting]:
@@ -130,8 +176,8 @@ def _group_settings(context: RequestContext, group_id: str) -> list[Setting]:
             own.get(name, each.default),
             FROM_GROUP if name in own else FROM_DEFAULT,
             _STRING if each.range is None else _INT,
-            each.default,
             each.text,
+            [*([(name, own[name], FROM_GROUP)] if name in own else []), (name, each.default, FROM_DEFAULT)],
         )
         for name, each in GROUP_SETTINGS.items()
     ]
@@ -214,11 +260,8 @@ def _describe(
 
 
 def _synonyms(setting: Setting) -> list[DescribeConfigsSynonym]:
-    """Return the values that a setting has and would have without its own, the one that counts first."""
-    found = [DescribeConfigsSynonym(name=setting.name, value=setting.value, source=setting.source)]
-    if setting.default is not None and setting.source != FROM_DEFAULT:
-        found.append(DescribeConfigsSynonym(name=setting.name, value=setting.default, source=FROM_DEFAULT))
-    return found
+    found = setting.synonyms or [(setting.name, setting.value, setting.source)]
+    return [DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in found]
 
 
 @handles(AlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), changes_topics=True)
@@ -300,7 +343,7 @@ async def _change(
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif settings is None:
         error, message = ErrorCode.INVALID_CONFIG, _IMPOSSIBLE
-    elif message := find_settings_problem(settings):
+    elif message := find_settings_problem(settings, context.broker.config):
         error = ErrorCode.INVALID_CONFIG
     elif not is_trial:
         error, message = await make_change(

@@ -119,7 +119,7 @@ def _find_problems(
         yield ErrorCode.INVALID_REQUEST, problem
     if not 1 <= count <= LOGS_MAX:
         yield ErrorCode.INVALID_PARTITIONS, f"a topic has from 1 to {LOGS_MAX} partitions, not {count}"
-    if problem := find_settings_problem(settings):
+    if problem := find_settings_problem(settings, context.broker.config):
         yield ErrorCode.INVALID_CONFIG, problem
 
 

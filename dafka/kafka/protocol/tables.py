@@ -34,6 +34,7 @@ class Kind(Enum):
     BOOLEAN = "?"
     INT8 = "b"
     INT16 = "h"
+    UINT16 = "H"
     INT32 = "i"
     INT64 = "q"
     FLOAT64 = "d"
@@ -44,12 +45,21 @@ class Kind(Enum):
     STRUCT = "struct"
 
 
-NUMBERS = {Kind.BOOLEAN: 1, Kind.INT8: 1, Kind.INT16: 2, Kind.INT32: 4, Kind.INT64: 8, Kind.FLOAT64: 8}
+NUMBERS = {
+    Kind.BOOLEAN: 1,
+    Kind.INT8: 1,
+    Kind.INT16: 2,
+    Kind.UINT16: 2,
+    Kind.INT32: 4,
+    Kind.INT64: 8,
+    Kind.FLOAT64: 8,
+}
 """The kinds of fixed size that `struct` encodes, and their sizes in bytes."""
 
 Boolean: TypeAlias = Annotated[bool, Kind.BOOLEAN]
 Int8: TypeAlias = Annotated[int, Kind.INT8]
 Int16: TypeAlias = Annotated[int, Kind.INT16]
+Uint16: TypeAlias = Annotated[int, Kind.UINT16]
 Int32: TypeAlias = Annotated[int, Kind.INT32]
 Int64: TypeAlias = Annotated[int, Kind.INT64]
 Float64: TypeAlias = Annotated[float, Kind.FLOAT64]

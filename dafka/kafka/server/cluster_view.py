@@ -8,12 +8,18 @@ from collections.abc import Collection, Iterable
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import Brokers
+from dafka.config import Config
 from dafka.endpoints import split_tcp_endpoint
 from dafka.kafka.protocol.messages.cluster import MetadataResponseBroker, MetadataResponsePartition
 from dafka.kafka.protocol.messages.logs import LeaderIdAndEpoch, NodeEndpoint
 
 NO_NODE = -1
 """The number for no broker."""
+
+
+def security_protocol(config: Config) -> str:
+    """Return Kafka's name for how clients connect, such as `SASL_SSL`."""
+    return "SASL_" * bool(config.clients.users) + ("SSL" if config.clients.tls_certificate else "PLAINTEXT")
 
 
 class ClusterView:

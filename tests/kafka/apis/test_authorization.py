@@ -7,6 +7,7 @@ is missed there at once.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
@@ -153,6 +154,13 @@ COMMITTED = IN_GROUP | topics(**part(partition_index=0, committed_offset=0, comm
 INDEXES = topics(partition_indexes=[0])
 PRODUCER = {**IN_TRANSACTION, "producer_id": 7, "producer_epoch": 0}
 ADDED = {f"v3_and_below_{key}": each for key, each in (PRODUCER | topics(partitions=[0])).items()}
+METRICS = {
+    "client_instance_id": uuid.UUID(int=7),
+    "subscription_id": 1,
+    "terminating": False,
+    "compression_type": 0,
+    "metrics": b"",
+}
 CREATED = topics(num_partitions=1, replication_factor=1, assignments=[], configs=[])
 SETTING = [{"name": "retention.ms", "value": "60000"}]
 CHANGE = [{"name": "retention.ms", "value": "60000", "config_operation": 0}]
@@ -273,6 +281,7 @@ CALLS = [
     row("ELECT_LEADERS 0-2", (ADMIN,), topics("topic_partitions", "topic", partitions=[0])),
     row("ELECT_LEADERS 0-2", (CLUSTER,), {"topic_partitions": None}, silent=versions(0, 0)),
     row("DESCRIBE_LOG_DIRS 0-5", (CLUSTER,), {"topics": None}, silent=versions(0, 2)),
+    row("DESCRIBE_QUORUM 0-2", (CLUSTER,), {"topics": []}),
     row("UPDATE_FEATURES 0-2", (CLUSTER,), {"feature_updates": [LEVEL], **SOON}),
     row("UNREGISTER_BROKER 0-0", (CLUSTER,), {"broker_id": 7}),
     row("OFFSET_FOR_LEADER_EPOCH 0-4", (SEE,), topics(name="topic", **part(partition=0, leader_epoch=0))),
@@ -329,6 +338,8 @@ FOR_EVERYBODY: dict[ApiKey, tuple[range, Values]] = {
     # There are no metrics of clients, so that nothing is listed in version 0.
     ApiKey.LIST_CONFIG_RESOURCES: (versions(0, 0), {}),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (versions(0, 0), {"topics": None}),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (versions(0, 0), {"client_instance_id": NIL}),
+    ApiKey.PUSH_TELEMETRY: (versions(0, 0), METRICS),
     ApiKey.API_VERSIONS: (versions(0, 4), {"client_software_name": "x", "client_software_version": "1.0"}),
 }
 BEFORE_LOGIN = {

@@ -264,7 +264,7 @@ def test_settings_are_described_with_their_defaults_and_texts(client: Client) ->
     own, kept = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[asked], **full)["results"][0]["configs"]
     assert [(each["value"], each["source"]) for each in own["synonyms"]] == [("60000", 1), ("-1", 5)]
     assert [(each["name"], each["value"], each["source"]) for each in kept["synonyms"]] == [
-        ("segment.ms", "604800000", 5)
+        ("log.roll.ms", "604800000", 5)
     ]
     assert own["documentation"].startswith("How long records are kept")
     assert kept["documentation"].startswith("No effect. ")
@@ -286,7 +286,9 @@ async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
         cast(Any, cluster.listener.broker).config = config
         asked = [{"resource_type": BROKER, "resource_name": "0", "configuration_keys": None}]
         (result,) = (await cluster.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=asked))["results"]
-        assert {each["name"]: each["value"] for each in result["configs"]} == {
+        found = {each["name"]: each["value"] for each in result["configs"]}
+        assert list(found) == sorted(found)
+        expected = {
             "advertised.listeners": f"{scheme}://{ENDPOINT[0]}:{ENDPOINT[1]}",
             "auto.create.topics.enable": "true" if created == "on" else "false",
             "broker.id": "0",
@@ -296,10 +298,18 @@ async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
             "group.consumer.session.timeout.ms": "5",
             "group.initial.rebalance.delay.ms": "1",
             "group.min.session.timeout.ms": "2",
+            "log.message.timestamp.type": "CreateTime",
+            "log.retention.ms": "-1",
+            "max.connections.per.ip": str(config.kafka.connections_max),
             "message.max.bytes": "3000",
+            "node.id": "0",
             "num.partitions": "4",
+            "remote.log.storage.system.enable": "false",
             "socket.request.max.bytes": "5000",
+            "transaction.max.timeout.ms": "900000",
         }
+        assert {name: found.get(name) for name in expected} == expected
+        assert not any(each["documentation"] for each in result["configs"]), "nobody has asked for it"
 
 
 async def test_logs_and_their_leaders_are_described_alike(cluster: FakeCluster) -> None:

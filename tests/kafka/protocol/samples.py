@@ -44,6 +44,8 @@ def _random_field(each: Field, version: int, random: Random, *, tame: bool) -> A
 def _random_value(each: Field, version: int, random: Random, *, tame: bool) -> Any:
     if each.struct is not None:
         return random_message(each.struct, version, random, tame=tame)
+    if each.kind is Kind.UINT16:
+        return random.choice([0, 1, 9092, 2**15, 2**16 - 1])
     if each.kind in NUMBER_BITS:
         if tame and "error_code" in each.name:
             return random.randrange(100)

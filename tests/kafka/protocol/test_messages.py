@@ -38,6 +38,7 @@ NULL_DEFAULTS = {
     "FindCoordinatorResponse": ["error_message"],
     "CreateTopicsResponse": ["topics.error_message", "topics.configs"],
     "DescribeConfigsResponse": ["results.configs.documentation"],
+    "DescribeQuorumResponse": ["error_message", "topics.partitions.error_message"],
 }
 """Fields that are null by default where Kafka states no default; see docs/reference/kafka-messages.md."""
 
@@ -47,6 +48,8 @@ NOT_DESCRIBED = {
         "UnregisterBroker",
         "ConsumerGroupHeartbeat",
         "ConsumerGroupDescribe",
+        "GetTelemetrySubscriptions",
+        "PushTelemetry",
         "ShareGroupHeartbeat",
         "ShareGroupDescribe",
         "ShareFetch",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dafka.batches import Compression, TimestampType
 from dafka.broker.core.metadata.topics import Topic
-from dafka.config import BATCH_BYTES_MAX, Config, StoreConfig
+from dafka.config import BATCH_BYTES_MAX, ColdConfig, Config, StoreConfig
 
 
 class SettingKind(Enum):
@@ -23,12 +23,18 @@ class SettingKind(Enum):
 
 
 class TopicSetting(NamedTuple):
-    """A setting of a topic: its own value, or the broker's default, which is `default` as well."""
+    """A setting of a topic: its own value, or the broker's default, which is `default` as well.
+
+    `is_configured` if the broker's configuration says another default than that of dafka. `broker_name` is Kafka's name
+    for the broker's default; empty if it has none.
+    """
 
     name: str
     value: str
     default: str
     is_own: bool
+    is_configured: bool
+    broker_name: str
     kind: SettingKind
     has_effect: bool
     text: str
@@ -93,10 +99,8 @@ def _kept_number(kind: SettingKind, default: int, minimum: int, text: str, maxim
     return _number(kind, lambda _: str(default), minimum, text, maximum)._replace(has_effect=False)
 
 
-def _kept_flag(text: str, *, may_be_set: bool = True) -> _Rule:
-    expected = "'true' or 'false'" if may_be_set else "'false', which is the only possible value here"
-    values = {"true", "false"} if may_be_set else {"false"}
-    return _kept(SettingKind.BOOLEAN, "false", values.__contains__, expected, text)
+def _kept_flag(text: str) -> _Rule:
+    return _kept(SettingKind.BOOLEAN, "false", {"true", "false"}.__contains__, "'true' or 'false'", text)
 
 
 _STRING, _INT, _LONG = SettingKind.STRING, SettingKind.INT, SettingKind.LONG
@@ -112,7 +116,16 @@ _DEFAULT_LEVEL = "-1"  # of gzip
 _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
 _SYNCED = "Everything is on disk before it is acknowledged."
 _SEGMENTS = "The storage divides logs into files by itself."
-_TIERS = "Objects of the cold tier have settings of their own."
+_TIERS = "[cold] of the broker says for all topics that are not compacted whether and when records move."
+
+REMOTE_STORAGE = "remote.storage.enable"
+"""The setting for the cold tier, which a topic can only have on brokers that have one."""
+
+
+def _local(choose: Callable[[ColdConfig], int]) -> _Rule:
+    rule = _kept_number(_LONG, -2, -2, _TIERS)
+    return rule._replace(default=lambda config: str(choose(config.cold) or -1) if config.cold.storage else "-2")
+
 
 _RULES = {
     "availability": _Rule(
@@ -165,8 +178,8 @@ _RULES = {
     "leader.replication.throttled.replicas": _kept(
         SettingKind.LIST, "", lambda _: True, "a list", "Copies between brokers are not throttled."
     ),
-    "local.retention.bytes": _kept_number(_LONG, -2, -2, _TIERS),
-    "local.retention.ms": _kept_number(_LONG, -2, -2, _TIERS),
+    "local.retention.bytes": _local(lambda cold: cold.local_retention_bytes),
+    "local.retention.ms": _local(lambda cold: cold.local_retention_ms),
     "max.compaction.lag.ms": _number(
         _LONG,
         lambda _: str(LONG_MAX),
@@ -219,7 +232,9 @@ _RULES = {
     "preallocate": _kept_flag(_SEGMENTS),
     "remote.log.copy.disable": _kept_flag(_TIERS),
     "remote.log.delete.on.disable": _kept_flag(_TIERS),
-    "remote.storage.enable": _kept_flag(_TIERS, may_be_set=False),
+    REMOTE_STORAGE: _kept_flag(_TIERS)._replace(
+        default=lambda config: "true" if config.cold.storage else "false",
+    ),
     "retention.bytes": _number(
         _LONG,
         lambda config: str(config.store.retention_bytes or -1),
@@ -240,6 +255,29 @@ _RULES = {
         "No replica without the acknowledged records is elected. For replicas that are lost: dafka topic recover."
     ),
 }
+
+_UNCONFIGURED = {name: rule.default(Config()) for name, rule in _RULES.items()}
+
+_BROKER_NAMES = {
+    **{name: name for name in _RULES if name.startswith(("compression.", "min.insync.", "unclean."))},
+    **{name: f"log.{name}" for name in _RULES if name.startswith(("message.timestamp.", "retention.", "local."))},
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "preallocate": "log.preallocate",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+}
+"""Kafka's names for the defaults that a broker has."""
 
 TOPIC_SETTING_NAMES = tuple(_RULES)
 """The names of the settings that a topic can have: Kafka's and this broker's own."""
@@ -300,8 +338,10 @@ def find_setting_problem(name: str, value: str) -> str:
     return "" if rule.is_valid(value) else f"{name}: expected {rule.expected}, not {value!r}"
 
 
-def find_settings_problem(settings: Mapping[str, str]) -> str:
-    """Return why settings of a topic are invalid; empty if they are valid."""
+def find_settings_problem(settings: Mapping[str, str], config: Config) -> str:
+    """Return why settings of a topic are invalid for a broker; empty if they are valid."""
+    if settings.get(REMOTE_STORAGE) == "true" and not config.cold.storage:
+        return f"{REMOTE_STORAGE}: expected 'false', because the broker has no [cold] storage, not 'true'"
     problem = next(filter(None, (find_setting_problem(*each) for each in settings.items())), "")
     if problem:
         return problem
@@ -322,6 +362,8 @@ def list_settings(topic: Topic, config: Config) -> list[TopicSetting]:
             topic.settings.get(name, defaults[name]),
             defaults[name],
             name in topic.settings,
+            defaults[name] != _UNCONFIGURED[name],
+            _BROKER_NAMES.get(name, ""),
             rule.kind,
             rule.has_effect,
             rule.text,

@@ -132,6 +132,16 @@ class Replica:
         voters = self.epoch_tree.starts[led_epoch].voters
         return self.elections.rule.committed_end(ends, self._broker, voters, self._peers.writable) >= index_end
 
+    def acknowledged_end(self, broker: str) -> Offset:
+        """Return the offset up to which a replica is known to store the latest epoch; -1 if that is unknown."""
+        if broker == self._broker:
+            return self._acknowledged.end_offset
+        return self._peers.progress.ends.get(broker, UNKNOWN_OFFSET)
+
+    def behind_s(self, broker: str) -> float:
+        """Return for how long a replica has not had all of the log, in seconds; infinity if this one does not know."""
+        return self.elections.now - self._peers.progress.caught_up_at(broker)
+
     def in_sync(self, max_lag: int = 0, within_s: float = 0.0) -> tuple[str, ...]:
         """Return the living replicas that are in sync, as far as the leader knows; none if this one does not lead.
 

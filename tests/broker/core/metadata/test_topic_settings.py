@@ -6,6 +6,7 @@ import pytest
 
 from dafka.broker.core.metadata.topic_settings import (
     EFFECTIVE_SETTING_NAMES,
+    REMOTE_STORAGE,
     TOPIC_SETTING_NAMES,
     SettingKind,
     availability_of,
@@ -65,7 +66,7 @@ KEPT: dict[str, tuple[SettingKind, str, list[str], list[str]]] = {
     "preallocate": (BOOLEAN, "false", ["true"], ["True", "1"]),
     "remote.log.copy.disable": (BOOLEAN, "false", ["true"], [""]),
     "remote.log.delete.on.disable": (BOOLEAN, "false", ["true"], [""]),
-    "remote.storage.enable": (BOOLEAN, "false", [], ["true"]),
+    "remote.storage.enable": (BOOLEAN, "false", ["true"], ["yes"]),
     "segment.bytes": (INT, "1073741824", ["1048576", INT_MAX], ["1048575", INT_OVER]),
     "segment.index.bytes": (INT, "10485760", ["4", INT_MAX], ["3", INT_OVER]),
     "segment.jitter.ms": (LONG, "0", ["1"], ["-1"]),
@@ -92,7 +93,7 @@ def test_values_are_valid_within_their_limits(name: str) -> None:
         problem = find_setting_problem(name, each)
         assert problem.startswith(f"{name}: expected ")
         assert repr(each) in problem
-        assert find_settings_problem({"retention.ms": "1", name: each}) == problem
+        assert find_settings_problem({"retention.ms": "1", name: each}, Config()) == problem
     topic = Topic("orders", "1D", settings={name: valid[0]})
     (own,) = [each for each in list_settings(topic, Config()) if each.name == name]
     (bare,) = [each for each in list_settings(Topic("orders", "1D"), Config()) if each.name == name]
@@ -106,14 +107,43 @@ def test_an_unknown_setting_is_refused_with_those_that_there_are() -> None:
     problem = find_setting_problem("segment.size", "1")
     assert "'segment.size'" in problem
     assert all(each in problem for each in VALUES)
-    assert find_settings_problem({}) == ""
+    assert find_settings_problem({}, Config()) == ""
 
 
 def test_settings_are_valid_together() -> None:
     lags = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"}
-    assert find_settings_problem(lags) == find_settings_problem({"min.compaction.lag.ms": "5"}) == ""
-    problem = find_settings_problem({**lags, "min.compaction.lag.ms": "6"})
+    assert (
+        find_settings_problem(lags, Config()) == find_settings_problem({"min.compaction.lag.ms": "5"}, Config()) == ""
+    )
+    problem = find_settings_problem({**lags, "min.compaction.lag.ms": "6"}, Config())
     assert problem == "min.compaction.lag.ms: expected at most max.compaction.lag.ms, 5, not 6"
+
+
+def test_only_brokers_with_a_cold_tier_have_topics_with_one() -> None:
+    enabled, cold = {REMOTE_STORAGE: "true"}, Config().with_cold(storage="file:///bucket", local_retention_ms=7)
+    assert find_settings_problem(enabled, cold) == find_settings_problem({REMOTE_STORAGE: "false"}, Config()) == ""
+    assert "no [cold] storage" in find_settings_problem(enabled, Config())
+    names = [REMOTE_STORAGE, "local.retention.ms", "local.retention.bytes"]
+    for config, expected in ((Config(), ["false", "-2", "-2"]), (cold, ["true", "7", "-1"])):
+        found = {each.name: each.value for each in list_settings(Topic("orders", "1D"), config)}
+        assert [found[name] for name in names] == expected
+
+
+def test_defaults_have_kafka_s_names_of_brokers_and_are_told_from_configured_ones() -> None:
+    config = Config().with_store(retention_ms=5, tombstone_ms=9).with_kafka(message_bytes_max=7)
+    found = {each.name: each for each in list_settings(Topic("orders", "1D"), config)}
+    configured = {name for name, each in found.items() if each.is_configured}
+    assert configured == {"retention.ms", "delete.retention.ms", "max.message.bytes"}
+    names = ["retention.ms", "max.message.bytes", "segment.ms", "min.insync.replicas", "availability"]
+    assert [found[name].broker_name for name in names] == [
+        "log.retention.ms",
+        "message.max.bytes",
+        "log.roll.ms",
+        "min.insync.replicas",
+        "",
+    ]
+    broker_names = [each.broker_name for each in found.values() if each.broker_name]
+    assert len({*broker_names}) == len(broker_names)
 
 
 def test_a_topic_has_the_settings_of_the_broker_unless_it_has_its_own() -> None:
