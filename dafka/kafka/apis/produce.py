@@ -129,7 +129,8 @@ async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionP
 async def _join(context: RequestContext, request: ProduceRequest) -> dict[Log, ErrorCode]:
     """Learn which logs take part in the transaction of a request. Return the errors of those that do not.
 
-    From version 12 on, they are added.
+    From version 12 on, they are added. All records of a request come from one producer; those of others are refused
+    later, so that no client waits for many coordinators.
     """
     logs: dict[Producer, list[Log]] = {}
     for topic in request.topic_data:
@@ -139,10 +140,10 @@ async def _join(context: RequestContext, request: ProduceRequest) -> dict[Log, E
                 header = read_header(data.records or b"")
                 if log is not None and log.leadership.is_led and header.is_transactional:
                     logs.setdefault(Producer(header.producer_id, header.producer_epoch), []).append(log)
-    adds, refused = context.header.api_version >= _JOINS_VERSION, dict[Log, ErrorCode]()
+    adds, name = context.header.api_version >= _JOINS_VERSION, request.transactional_id or ""
     for producer, each in logs.items():
-        refused |= await context.broker.joins.join_logs(request.transactional_id or "", producer, each, adds=adds)
-    return refused
+        return await context.broker.joins.join_logs(name, producer, each, adds=adds)
+    return {}
 
 
 async def _append(

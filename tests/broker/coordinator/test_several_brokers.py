@@ -172,7 +172,9 @@ async def test_producers_are_forgotten_a_day_after_their_last_batch_whatever_the
         assert log.index.end_offset == 1
 
 
-async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_clock: MockClock, version: int) -> None:
+    """In version 2, the leaders of logs and groups add these to the transaction."""
     async with open_orders(6) as brokers:
         leaders = {number: led_log(brokers, number)[0] for number in range(6)}
         assert len(set(leaders.values())) > 1
@@ -182,14 +184,20 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_c
         group_coordinator = brokers.coordinator_of(group)
         producer = await begin(brokers, name)
         logs = [TopicPartition("orders", number) for number in leaders]
-        assert await coordinator.transactions.add_partitions(name, producer, logs) is ErrorCode.NONE
-        assert await coordinator.transactions.add_offsets(name, producer, group) is ErrorCode.NONE
+        if version == 1:
+            assert await coordinator.transactions.add_partitions(name, producer, logs) is ErrorCode.NONE
+            assert await coordinator.transactions.add_offsets(name, producer, group) is ErrorCode.NONE
         for number in leaders:
+            if version == 2:
+                broker, log = led_log(brokers, number)
+                assert await broker.joins.join_logs(name, producer, [log], adds=True) == {}
             await append(brokers, name, producer, 0, number)
         with trio.fail_after(PATIENCE_S):
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             while error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                added = await group_coordinator.groups.commit_transaction_offsets(commit(group, 7), name, producer)
+                added = await group_coordinator.groups.commit_transaction_offsets(
+                    commit(group, 7), name, producer, adds_group=version == 2
+                )
                 error = added[PLACE]
                 await trio.sleep(0.01)
         assert error is ErrorCode.NONE
@@ -197,8 +205,10 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_c
             _, log = led_log(brokers, number)
             assert (log.last_stable_offset, log.high_watermark) == (0, 1)
         with trio.fail_after(PATIENCE_S):
-            ended = await coordinator.transactions.end_transaction(name, producer, is_commit=True)
-        assert ended == EndResult(ErrorCode.NONE, producer)
+            ended = await coordinator.transactions.end_transaction(
+                name, producer, is_commit=True, raises_epoch=version == 2
+            )
+        assert ended == EndResult(ErrorCode.NONE, Producer(producer.producer_id, producer.producer_epoch + version - 1))
         for number in leaders:
             _, log = led_log(brokers, number)
             assert (log.last_stable_offset, log.high_watermark) == (2, 2)

@@ -1,36 +1,31 @@
-"""Edges of Produce and Fetch: gaps that compaction leaves, sequences that begin again, readers of open transactions."""
+"""Edges of Produce and Fetch: sequences that begin again, times far away, and readers of open transactions."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, open_door
-from tests.waiting import poll_until
 
 PLACE = ("t", 0)
-COUNT = 300
 
 
 @pytest.fixture(params=["memory:", "sqlite:{}/store.db"])
 def door(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Door]:
-    config = Config().with_store(compaction_interval_ms=20, compaction_rate_bytes=0)
-    with open_door(config, storage=request.param.format(tmp_path)) as found:
+    with open_door(storage=request.param.format(tmp_path)) as found:
         yield found
 
 
-def fetch(client: Client, version: int, offset: int, *, size: int = 10**6, **values: Any) -> bytes:
-    asked = {"topic": "t", "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": size}]}
+def fetch(client: Client, **values: Any) -> bytes:
+    asked = {"topic": "t", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**6}]}
     values = {"max_wait_ms": 0, "min_bytes": 0, **values}
-    found = client.ask(ApiKey.FETCH, version, topics=[asked], **values)["responses"][0]["partitions"][0]
+    found = client.ask(ApiKey.FETCH, 4, topics=[asked], **values)["responses"][0]["partitions"][0]
     assert found["error_code"] == 0
     return bytes(found["records"])
 
@@ -42,31 +37,6 @@ def offsets_in(records: bytes) -> list[int]:
         offset, size = struct.unpack_from(">qi", records, position)
         found.append(offset)
         position += 12 + size
-    return found
-
-
-def test_old_clients_go_on_behind_what_was_compacted(door: Door, client: Client) -> None:
-    client.create_topics("t", logs=1, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
-    for number in range(COUNT):
-        key = b"kept" if number in {0, COUNT - 1} else b"%d" % (number % 3)
-        client.append("t", encode_batch(0, [b"x" * 100], keys=[key], timestamps=1))
-    poll_until(lambda: len(read_all(client, 3, 10**6)) < COUNT // 2)
-    kept = read_all(client, 3, 10**6)
-    assert max(after - before for before, after in pairwise([-1, *kept])) > COUNT // 3, "there is a gap"
-    for version in range(4):
-        for size in (1, 150, 400, 10**6):
-            assert read_all(client, version, size)[-1] == COUNT - 1
-
-
-def read_all(client: Client, version: int, size: int) -> list[int]:
-    """Return the offsets of all records, as a client gets them that asks for the next offset again and again."""
-    found: list[int] = []
-    while not found or found[-1] < COUNT - 1:
-        offset = found[-1] + 1 if found else 0
-        records = fetch(client, version, offset, size=size)
-        got = [each for each in offsets_in(records) if each >= offset]
-        assert got, f"nothing at {offset}"
-        found += got
     return found
 
 
@@ -113,9 +83,9 @@ def test_readers_of_committed_records_wait_for_the_end_of_a_transaction(door: Do
     (part,) = client.ask_logs(ApiKey.PRODUCE, 12, {PLACE: {"records": batch}}, **name).values()
     assert part["error_code"] == 0
     client.append("t", encode_batch(0, [b"beyond"], timestamps=1))
-    assert fetch(client, 4, 0, isolation_level=0)
+    assert fetch(client, isolation_level=0)
     with door.connect() as reader:
-        assert fetch(reader, 4, 0, isolation_level=1, min_bytes=1, max_wait_ms=100) == b""
+        assert fetch(reader, isolation_level=1, min_bytes=1, max_wait_ms=100) == b""
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**6}
         waiting = {"topics": [{"topic": "t", "partitions": [partition]}], "isolation_level": 1}
         reader.send(ApiKey.FETCH, 4, **waiting, min_bytes=len(batch) + 1, max_wait_ms=10**6)
