@@ -535,6 +535,16 @@ class ClientsConfig:
     tls_users: Switch = attrs.field(default="off", validator=check_choice("on", "off"))
     """Whether a client of Kafka is the user that the common name of its certificate names, and needs no password. This
     needs `users` and `tls_client_ca`. A user who is not in the file may do what the ACLs of the cluster allow."""
+    oauth_keys: str = attrs.field(default="", validator=check_text)
+    """A file with the public keys (JWKS) of an issuer of tokens, by which clients of Kafka log in with OAUTHBEARER.
+    This needs `users` and the next two. Changes take effect without a restart. Empty: tokens are not accepted."""
+    oauth_issuer: str = attrs.field(default="", validator=check_text)
+    """The issuer whose tokens count: their claim `iss`."""
+    oauth_audience: str = attrs.field(default="", validator=check_text)
+    """For whom tokens must be: this is their claim `aud`, or among its values."""
+    oauth_user_claim: str = attrs.field(default="sub", validator=check_text)
+    """The claim of a token that names the user. A user who is not in the file may do what the ACLs of the cluster
+    allow."""
     allow_unauthenticated: Switch = attrs.field(default="off", validator=check_choice("on", "off"))
     """Whether a broker may listen beyond loopback without `users` and without `tls_client_ca`. Then anyone who can
     reach its port can read and write everything."""

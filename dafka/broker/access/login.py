@@ -6,11 +6,13 @@ An unknown user and a wrong password get the same answer, so that no client lear
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
 from abc import ABC, abstractmethod
 from hashlib import sha256
 
 from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, load_scramp, verify_password
+from dafka.broker.access.oauth import OAUTHBEARER, InvalidTokenError, TokenVerifier
 from dafka.broker.access.users import Users
 
 PLAIN = "PLAIN"
@@ -26,10 +28,16 @@ class LoginError(Exception):
 
 
 class Login(ABC):
-    """One attempt of a client to authenticate. `user` is the name of the authenticated user; None before."""
+    """One attempt of a client to authenticate. `user` is the name of the authenticated user; None before.
+
+    If `is_proved`, an issuer of tokens names the user, whom the broker need not know. The login counts until
+    `expires_at`, in seconds since 1970.
+    """
 
     def __init__(self) -> None:
         self.user: str | None = None
+        self.is_proved = False
+        self.expires_at = math.inf
 
     @abstractmethod
     def answer(self, message: bytes) -> bytes:
@@ -43,8 +51,10 @@ class Login(ABC):
         """Return the user name that the client gives, from its next message; empty if it is unknown."""
 
 
-def begin_login(mechanism: str, users: Users) -> Login:
-    """Begin a login with one of the `MECHANISMS` or with `PLAIN`. It expects the client's first message."""
+def begin_login(mechanism: str, users: Users, tokens: TokenVerifier | None = None) -> Login:
+    """Begin a login with one of the `MECHANISMS`, `PLAIN` or `OAUTHBEARER`. It expects the client's first message."""
+    if mechanism == OAUTHBEARER and tokens is not None:
+        return _TokenLogin(tokens)
     return _PlainLogin(users) if mechanism == PLAIN else _ScramLogin(users, mechanism)
 
 
@@ -76,6 +86,38 @@ class _PlainLogin(Login):
         """See `Login.claimed_user`."""
         parts = message.split(b"\0")
         return parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
+
+
+class _TokenLogin(Login):
+    """OAUTHBEARER (RFC 7628): the client sends a token that an issuer has signed."""
+
+    def __init__(self, tokens: TokenVerifier) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def answer(self, message: bytes) -> bytes:
+        """See `Login.answer`."""
+        try:
+            head, *pairs = message.decode("ascii").split("\1")
+            _, identity, _ = head.split(",")
+            fields = dict(each.split("=", 1) for each in pairs if each)
+            scheme, _, token = fields["auth"].partition(" ")
+        except (ValueError, KeyError):
+            raise LoginError("expected a token, as RFC 7628 has it") from None
+        if scheme.lower() != "bearer":
+            raise LoginError("expected a token, as RFC 7628 has it")
+        try:
+            found = self._tokens.verify(token.strip())
+        except InvalidTokenError as error:
+            raise LoginError(str(error)) from None
+        if identity not in {"", f"a={found.user}"}:
+            raise LoginError("the token names another user")
+        self.user, self.is_proved, self.expires_at = found.user, True, found.expires_at
+        return b""
+
+    def claimed_user(self, message: bytes) -> str:
+        """See `Login.claimed_user`. Tokens cannot be guessed, so that nobody has to wait for wrong ones."""
+        return ""
 
 
 class _ScramLogin(Login):

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from dafka.broker.access.credentials import load_scramp
+from dafka.broker.access.oauth import TokenVerifier
 from dafka.broker.access.users import Users
 from dafka.config import ClientsConfig
 from dafka.errors import ConfigError
@@ -57,7 +58,7 @@ class _Loaded:
 
 
 class ServerSecurity:
-    """The users and the certificate of a broker; None if clients do not authenticate or connections are not encrypted.
+    """The users, the keys of tokens and the certificate of a broker; None for what is not configured.
 
     Raise `ConfigError` if a file cannot be read, and `MissingExtraError` if users are configured and the extra
     `dafka[users]` is not installed.
@@ -71,6 +72,7 @@ class ServerSecurity:
         if settings.users:
             load_scramp()
             self.users = Users(Path(settings.users))
+        self.tokens = TokenVerifier(settings) if settings.oauth_keys else None
         self.tls: ServerTls | None = open_tls(settings)
 
     def check_exposure(self, host: str) -> None:
@@ -92,7 +94,11 @@ class ServerSecurity:
         """Read the files again when they change, until cancelled."""
         while self.users is not None or self.tls is not None:
             await trio.sleep(REFRESH_S)
-            for each, description in ((self.users, "the users"), (self.tls, "the TLS certificate")):
+            for each, description in (
+                (self.users, "the users"),
+                (self.tokens, "the keys of tokens"),
+                (self.tls, "the TLS certificate"),
+            ):
                 if each is None:
                     continue
                 try:

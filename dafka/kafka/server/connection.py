@@ -120,7 +120,11 @@ class Connection:
         if security.users is not None:
             is_private = security.tls is not None or accepted.is_local
             self._authentication = Authentication(
-                security.users, broker.logins, accepted.host, mechanisms=offer_mechanisms(allows_plain=is_private)
+                security.users,
+                broker.logins,
+                accepted.host,
+                mechanisms=offer_mechanisms(security, is_private=is_private),
+                tokens=security.tokens,
             )
             self._splitter.limit(min(LOGIN_BYTES_MAX, kafka.request_bytes_max))
         self._user = ""
@@ -349,7 +353,11 @@ class Connection:
         if renewal is None:
             assert self._users is not None
             renewal = Authentication(
-                self._users, self._server.broker.logins, self._host, mechanisms=(self._session.mechanism,)
+                self._users,
+                self._server.broker.logins,
+                self._host,
+                mechanisms=(self._session.mechanism,),
+                tokens=self._server.broker.security.tokens,
             )
             self._session.renewal = renewal
         renewal.count_request()
@@ -362,7 +370,7 @@ class Connection:
             response = refuse_authenticate(ErrorCode.SASL_AUTHENTICATION_FAILED, "the user cannot change")
         elif renewal.user is not None:
             self._counters.logins[renewal.mechanism] += 1
-            self._session.begin(renewal.mechanism)
+            self._session.begin(renewal)
             self._session.describe(response)
         return response, ending
 
@@ -375,8 +383,8 @@ class Connection:
             raise
         if authentication.user is not None:
             self._counters.logins[authentication.mechanism] += 1
-            self._user = authentication.user
-            self._session.begin(authentication.mechanism)
+            self._user, self._is_proved = authentication.user, authentication.is_proved
+            self._session.begin(authentication)
             self._authentication = None
             self._login_scope.deadline = math.inf
             self._splitter.limit(self._kafka.request_bytes_max)

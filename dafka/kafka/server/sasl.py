@@ -6,6 +6,7 @@ After SaslHandshake version 0, frames are the mechanism's messages, without head
 from __future__ import annotations
 
 import math
+import time
 from functools import partial
 
 import trio
@@ -13,7 +14,9 @@ import trio
 from dafka.broker.access.credentials import MECHANISMS
 from dafka.broker.access.login import PLAIN, Login, LoginError, begin_login
 from dafka.broker.access.logins import Logins, TooManyLoginsError
+from dafka.broker.access.oauth import OAUTHBEARER, TokenVerifier
 from dafka.broker.access.users import Users
+from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.frames import RequestHeader, encode_token
 from dafka.kafka.protocol.messages.connections import (
@@ -38,19 +41,22 @@ class AuthenticationError(Exception):
     """The client has failed to authenticate."""
 
 
-def offer_mechanisms(*, allows_plain: bool) -> tuple[str, ...]:
-    """Return the mechanisms for a connection. Passwords may be sent over one that is encrypted or local."""
-    return (*MECHANISMS, PLAIN) if allows_plain else MECHANISMS
+def offer_mechanisms(security: ServerSecurity, *, is_private: bool) -> tuple[str, ...]:
+    """Return the mechanisms for a connection. One that is encrypted or local may carry passwords and tokens."""
+    plain = (PLAIN, OAUTHBEARER) if security.tokens is not None else (PLAIN,)
+    return (*MECHANISMS, *plain) if is_private else MECHANISMS
 
 
 class Session:
     """How long a login counts, in seconds, until the client must authenticate again; 0 for as long as it is connected.
 
+    A login with a token does not count longer than the token.
     `renewal` is the authentication that is under way; None if there is none.
     """
 
-    def __init__(self, lifetime_s: float) -> None:
-        self._lifetime_s = lifetime_s
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._lifetime_s = 0.0
         self._ends_at = math.inf
         self.mechanism = ""
         self.renewal: Authentication | None = None
@@ -60,11 +66,12 @@ class Session:
         """Whether the client is authenticated, and must authenticate again."""
         return self._ends_at < math.inf
 
-    def begin(self, mechanism: str) -> None:
+    def begin(self, authentication: Authentication) -> None:
         """Begin the time of a login."""
-        self.mechanism, self.renewal = mechanism, None
-        if self._lifetime_s:
-            self._ends_at = trio.current_time() + self._lifetime_s
+        self.mechanism, self.renewal = authentication.mechanism, None
+        left_s = min(self._longest_s or math.inf, authentication.expires_at - time.time())
+        self._lifetime_s = max(left_s, 0.0)
+        self._ends_at = trio.current_time() + self._lifetime_s
 
     def describe(self, response: Response) -> None:
         """Have the last response of a login say how long it counts."""
@@ -84,8 +91,17 @@ class Authentication:
     `has_failed` is set. `mechanisms` are those that the client may choose.
     """
 
-    def __init__(self, users: Users, logins: Logins, host: str, *, mechanisms: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        users: Users,
+        logins: Logins,
+        host: str,
+        *,
+        mechanisms: tuple[str, ...],
+        tokens: TokenVerifier | None = None,
+    ) -> None:
         self._users = users
+        self._tokens = tokens
         self._logins = logins
         self._host = host
         self.mechanisms = mechanisms
@@ -94,6 +110,16 @@ class Authentication:
         self._requests = 0
         self.user: str | None = None
         self.takes_tokens = False
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether an issuer of tokens names the user; see `Login`."""
+        return self._login is not None and self._login.is_proved
+
+    @property
+    def expires_at(self) -> float:
+        """Until when the login counts, in seconds since 1970."""
+        return math.inf if self._login is None else self._login.expires_at
 
     def count_request(self) -> None:
         """Count a frame. Raises `AuthenticationError` if there were too many."""
@@ -135,7 +161,7 @@ class Authentication:
             reason = f"it asked for the mechanism {request.mechanism[:50]!r}, not for {', '.join(mechanisms)}"
             return SaslHandshakeResponse(error_code=error, mechanisms=mechanisms), reason
         self.mechanism = request.mechanism
-        self._login = begin_login(request.mechanism, self._users)
+        self._login = begin_login(request.mechanism, self._users, self._tokens)
         self.takes_tokens = header.api_version == 0
         return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=mechanisms), ""
 

@@ -81,7 +81,9 @@ async def connect(users: Users | None = None, *, reauthenticate_ms: int = 0) -> 
     client.accepted.stream = theirs
     broker: Any = cluster.listener.broker
     settings = ClientsConfig(login_ms=1000, reauthenticate_ms=reauthenticate_ms)
-    broker.security = SimpleNamespace(users=users, tls=None, encrypt=lambda stream: stream, settings=settings)
+    broker.security = SimpleNamespace(
+        users=users, tokens=None, tls=None, encrypt=lambda stream: stream, settings=settings
+    )
     broker.logins = Logins()
     broker.stopping = client.stopping
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ from confluent_kafka import Producer
 from trio.testing import MockClock
 
 from dafka import Config
+from dafka.broker.access.oauth import OAUTHBEARER
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users import Users
+from dafka.broker.core.acls import Acl, Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import CreateAcls
 from dafka.kafka.protocol.constants import ApiKey
+from tests.broker.access.test_oauth import RSA, sign, write_keys
 from tests.kafka.apis.door import open_door
 from tests.kafka.server.memory_client import MemoryClient, connect
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, Login, write_user_file
@@ -109,3 +114,42 @@ def test_librdkafka_authenticates_again_while_it_writes(tmp_path: Path) -> None:
         assert producer.flush(60) == 0
         assert set(errors) == {None}
         assert not server.counters.disconnected["expired login"]
+
+
+def test_librdkafka_logs_in_by_tokens_and_renews_them(tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", RSA)
+    config = Config().with_clients(
+        oauth_keys=str(tmp_path / "keys"), oauth_issuer="https://issuer.example", oauth_audience="dafka"
+    )
+    with open_door(config, users=tmp_path / "users") as door:
+        acls = [Acl(ResourceType.TOPIC, "t", "User:anne", each) for each in (Operation.WRITE, Operation.CREATE)]
+        door.call_async(door.broker.node.admin.change, CreateAcls(tuple(acls)))
+        server = door.broker.kafka
+        assert server is not None
+        given, errors = list[str](), list[object]()
+
+        def give_token(_: str) -> tuple[str, float]:
+            expires_at = int(time.time()) + 3
+            given.append(sign(exp=expires_at))
+            return given[-1], expires_at
+
+        producer = Producer(
+            {
+                "bootstrap.servers": door.servers,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": OAUTHBEARER,
+                "oauth_cb": give_token,
+                "linger.ms": 0,
+            }
+        )
+        while server.counters.logins[OAUTHBEARER] < 4 or len(given) < 2:
+            producer.produce("t", b"value", on_delivery=lambda error, _: errors.append(error))
+            producer.poll(0.1)
+        assert producer.flush(60) == 0
+        assert set(errors) == {None}
+        with door.connect() as client:
+            assert OAUTHBEARER in client.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism=OAUTHBEARER)["mechanisms"]
+            token = f"n,,\1auth=Bearer {sign(exp=int(time.time()) + 600)}\1\1".encode()
+            answer = client.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=token)
+            assert 590_000 <= answer["session_lifetime_ms"] <= 600_000
+            assert client.ask(ApiKey.METADATA, 12, topics=None)["topics"][0]["name"] == "t"

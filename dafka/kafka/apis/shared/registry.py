@@ -52,7 +52,7 @@ class RequestContext:
     """The context of a request: the client's connection, as handlers see it.
 
     `source` is what limits count: the user, or the address of a client that has not authenticated. `endpoint` is the
-    host and port at which the client reaches the broker. If `is_proved`, the client's certificate names the user, whom
+    host and port at which the client reaches the broker. If `is_proved`, a certificate or a token names the user, whom
     the broker need not know. `connection` identifies the connection. The client waits for `throttle_s` before its next
     request is read, because of its quotas.
     """
