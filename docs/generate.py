@@ -44,7 +44,7 @@ This page is made from the commands' own help by `docs/generate.py`.
 
 | exit status | meaning |
 | --- | --- |
-| 0 | the job was done, or the operator stopped `tower`, `store`, `up`, `consume` or `status --watch` |
+| 0 | the job was done, or the operator stopped `tower`, `store`, `up`, `consume` or a command with `--watch` |
 | 1 | the job could not be done |
 | 2 | the command was used wrongly |
 | 130, 143, 129 | SIGINT (Ctrl-C), SIGTERM or SIGHUP ended a command before its job was done |

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, ShareConsumer
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
 from dafka.cli import main
+from dafka.cli.kafka import options
 from dafka.testing import RunningKafka, kafka
 from tests.kafka.server.clients import Confluent, Message
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, Authority, write_user_file
@@ -53,6 +54,34 @@ class Broker:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with kafka(f"filelog:{tmp_path_factory.mktemp('broker')}/log") as running:
         yield Broker(running)
+
+
+def test_a_watched_command_repeats_through_errors_until_it_is_interrupted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.output("topic", "create", "watched")
+    done: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        done.append(seconds)
+        match len(done):
+            case 1:
+                broker.output("topic", "delete", "watched", "--yes")
+            case 2:
+                broker.output("topic", "create", "watched", "--logs", "2")
+            case _:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(options, "sleep", sleep)
+    result = broker.run("topic", "describe", "watched", "--watch", "2s", "--json")
+    assert (result.exit_code, done) == (0, [2.0, 2.0, 2.0])
+    assert [len(json.loads(line)["logs"]) for line in result.stdout.splitlines()] == [1, 2]
+    assert result.stderr.count("Error: ") == result.stderr.count("\n") == 1
+    assert "'watched'" in result.stderr
+    assert "Error" in broker.run("topic", "describe", "missing", "--watch", "2s").stderr, "it has never succeeded"
+    for command in (["topic", "list"], ["group", "list"]):
+        done[:] = [0.0, 0.0]
+        assert broker.run(*command, "--watch", "2s").exit_code == 0
 
 
 def test_topics_are_created_changed_and_deleted(broker: Broker) -> None:

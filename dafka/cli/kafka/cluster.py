@@ -16,7 +16,7 @@ from dafka.cli.kafka.cluster_backup import restore, snapshot
 from dafka.cli.kafka.cluster_recovery import recover
 from dafka.cli.kafka.cluster_verify import verify
 from dafka.cli.kafka.http_client import HttpClient
-from dafka.cli.kafka.options import http_options, json_option
+from dafka.cli.kafka.options import http_options, json_option, watch_option
 from dafka.cli.options import DURATION
 from dafka.cli.terminal import confirm, join_numbers, print_json_lines, print_table, yes_option
 from dafka.config.settings import BROKER_NUMBER_MAX
@@ -36,6 +36,7 @@ def cluster() -> None:
 
 
 @cluster.command()
+@watch_option
 @json_option
 @http_options
 def brokers(as_json: bool, client: HttpClient) -> None:
@@ -65,6 +66,7 @@ def _print_brokers(found: list[dict[str, Any]]) -> None:
 
 
 @cluster.command()
+@watch_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @http_options
 def status(as_json: bool, client: HttpClient) -> None:

@@ -11,7 +11,7 @@ import click
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.cli.groups import Target, describe_cluster_group, list_cluster_groups, parse_target, reset_cluster_group
 from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
-from dafka.cli.kafka.options import client_options, client_or_node_options, json_option
+from dafka.cli.kafka.options import client_options, client_or_node_options, json_option, watch_option
 from dafka.cli.kafka.topic import LogDescription, describe_logs, find_offsets
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, confirm, print_json_lines, print_table, yes_option
@@ -49,6 +49,7 @@ def group() -> None:
 
 
 @group.command("list")
+@watch_option
 @json_option
 @client_or_node_options(list_cluster_groups)
 def list_groups(as_json: bool, client: KafkaClient) -> None:
@@ -75,6 +76,7 @@ def list_groups(as_json: bool, client: KafkaClient) -> None:
 
 
 @group.command()
+@watch_option
 @click.argument("name")
 @json_option
 @client_or_node_options(describe_cluster_group)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import click
@@ -14,7 +16,7 @@ from dafka.broker.access.credentials import MECHANISMS
 from dafka.broker.access.login import PLAIN
 from dafka.cli.kafka.client import Access, KafkaClient
 from dafka.cli.kafka.http_client import DEFAULT_URL, HttpClient
-from dafka.cli.options import add_options, node_options, usage_mistakes
+from dafka.cli.options import DURATION, add_options, node_options, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import DEFAULT_KAFKA_LISTEN, Config
 from dafka.endpoints import split_tcp_endpoint
@@ -67,6 +69,39 @@ _HTTP_OPTIONS = (
     ),
     *_USER,
 )
+
+
+def watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--watch`, which repeats a command until it is interrupted.
+
+    Once it has succeeded, it goes on after errors, such as a broker that restarts, and prints them.
+    """
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, watch: int | None, as_json: bool, **given: Any) -> None:
+        has_succeeded = False
+        with suppress(KeyboardInterrupt) if watch else nullcontext():
+            while True:
+                try:
+                    command(*args, as_json=as_json, **given)
+                    has_succeeded = True
+                except (click.ClickException, SystemExit) as error:
+                    if watch is None or not (has_succeeded or isinstance(error, SystemExit)):
+                        raise
+                    if isinstance(error, click.ClickException):
+                        error.show()
+                if watch is None:
+                    return
+                sys.stdout.flush()
+                sleep(watch / 1000)
+                if not as_json:
+                    click.echo()
+                    click.clear()
+
+    option = click.option(
+        "--watch", type=DURATION, metavar="DURATION", help="Repeat after this long, until interrupted."
+    )
+    return option(wrapper)
 
 
 def client_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import EFFECTIVE_SETTING_NAMES
 from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
 from dafka.cli.kafka.http_client import HttpClient
-from dafka.cli.kafka.options import client_options, http_options, json_option
+from dafka.cli.kafka.options import client_options, http_options, json_option, watch_option
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, confirm, join_numbers, print_json_lines, print_table, yes_option
 from dafka.internal_topics import check_no_system_topic
@@ -114,6 +114,7 @@ def create(
 
 
 @topic.command("list")
+@watch_option
 @json_option
 @client_options
 def list_topics(as_json: bool, client: KafkaClient) -> None:
@@ -126,6 +127,7 @@ def list_topics(as_json: bool, client: KafkaClient) -> None:
 
 
 @topic.command()
+@watch_option
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 @client_options
@@ -275,6 +277,7 @@ def recover(name: str, log: int, broker: int, dry_run: bool, yes: bool, client: 
 
 
 @topic.command()
+@watch_option
 @json_option
 @http_options
 def moves(as_json: bool, client: HttpClient) -> None:
