@@ -20,6 +20,7 @@ from dafka.broker.access.credentials import (
 )
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users_file import User, find_user_name_problem, read_users, write_users
+from dafka.cli.kafka.cluster_users import cluster
 from dafka.cli.kafka.options import password_option, read_password
 from dafka.cli.options import DURATION, add_options, config_options, setting_option, usage_mistakes
 from dafka.cli.terminal import UsageMistake
@@ -53,7 +54,8 @@ _permission_options = add_options(
 def user() -> None:
     """Manage the users of a broker: their passwords, and what they may do.
 
-    The file of users has salted and hashed passwords (SCRAM). A running broker reads it again when it changes.
+    The file of users has salted and hashed passwords (SCRAM). A running broker reads it again when it changes. `dafka
+    user cluster` manages users who are in no file, over a broker.
     """
 
 
@@ -225,3 +227,6 @@ def _describe_token(each: Token) -> str:
         return f"token {each.token_id}"
     time = format_time(each.expires_at_ms, "seconds")
     return f"token {each.token_id}, which {'expires' if each.is_valid() else 'has expired'} at {time}"
+
+
+user.add_command(cluster)

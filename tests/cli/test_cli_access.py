@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dafka.broker.access.permissions import Permissions
+from dafka.cli import main
 from dafka.testing import kafka
 from tests.cli.test_cli_kafka import Broker
 from tests.kafka.server.secured import PASSWORD, run_secured, write_user_file
@@ -100,6 +103,35 @@ def test_acls_are_created_listed_and_deleted(secured: Broker) -> None:
 )
 def test_errors_of_acls_are_one_sentence(secured: Broker, arguments: list[str], sentence: str) -> None:
     assert secured.error(*acl(*arguments)).startswith(sentence)
+
+
+@pytest.mark.parametrize("password", ["secret", "p\u00e4ss \u00aaword"])
+def test_users_of_the_cluster_are_added_listed_and_removed(secured: Broker, tmp_path: Path, password: str) -> None:
+    path = tmp_path / "new"
+    for content in ("other", password):
+        path.write_text(content)
+        secured.output("user", "cluster", "add", "dora", "--new-password-file", str(path))
+    assert secured.output("user", "cluster", "list").splitlines() == [
+        "user  mechanisms",
+        "carl  SCRAM-SHA-256, SCRAM-SHA-512",
+        "dora  SCRAM-SHA-256, SCRAM-SHA-512",
+        "root  SCRAM-SHA-256, SCRAM-SHA-512",
+    ]
+    assert secured.lines("user", "cluster", "list")[1]["iterations"] == {"SCRAM-SHA-256": 15000, "SCRAM-SHA-512": 15000}
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"):
+        options = ("--user", "dora", "--password-file", str(path), "--mechanism", mechanism)
+        found = CliRunner().invoke(main, ["topic", "list", "--kafka", secured.servers, *options])
+        assert found.exit_code == 0, found.output
+    secured.output("user", "cluster", "remove", "dora")
+    assert secured.error("user", "cluster", "remove", "dora") == "there is no user 'dora'"
+    sentence = "the user 'carl' is in the file of users of this broker, which clients cannot change"
+    assert sentence in secured.error("user", "cluster", "add", "carl", "--new-password-file", str(path))
+    assert sentence in secured.error("user", "cluster", "remove", "carl")
+    for unusable in ("\0", "\u00ad"):
+        path.write_text(unusable)
+        assert secured.error("user", "cluster", "add", "dora", "--new-password-file", str(path)).startswith(
+            "password: "
+        )
 
 
 def test_acls_need_a_broker_with_users(broker: Broker) -> None:

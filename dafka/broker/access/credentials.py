@@ -31,6 +31,7 @@ def load_scramp() -> ModuleType:
     """Return the SCRAM library. Raises `MissingExtraError` if it is not installed."""
     with require_extra("users", "authentication of users"):
         import scramp  # noqa: PLC0415 (the extra is needed only with users)
+        import scramp.utils  # noqa: PLC0415
     module: ModuleType = scramp
     return module
 
@@ -66,6 +67,21 @@ def derive_credential(
     except scramp.ScramException as error:
         raise ConfigError(f"password: {error}") from None
     return Credential(found, count, stored_key, server_key)
+
+
+def prepare_password(password: str) -> bytes:
+    """Return the bytes of a password that are salted and hashed, so that it is the same however it is typed.
+
+    Raise `ConfigError` if nothing is left of it, or it contains characters that SCRAM does not allow.
+    """
+    scramp = load_scramp()
+    try:
+        prepared: str = scramp.utils.saslprep(password)
+    except scramp.ScramException as error:
+        raise ConfigError(f"password: {error}") from None
+    if not prepared:
+        raise ConfigError("password: expected one that is not empty")
+    return prepared.encode()
 
 
 def derive_from_salted(
