@@ -100,6 +100,8 @@ class GroupAccess:
             errors = await self._broker.groups.commit_offsets(CommitRequest(group_id=name, offsets=committed))
             for error in errors.values():
                 _check_here(error)
+                if error is ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise WebError("conflict", f"{name!r} is a share group, which commits no offsets")
                 if error is ErrorCode.UNKNOWN_MEMBER_ID:
                     raise WebError("conflict", f"the group {name!r} has members: stop them first")
                 if error:

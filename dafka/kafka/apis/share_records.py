@@ -157,9 +157,9 @@ def _begin(
 ) -> tuple[ErrorCode, ShareSession | None]:
     """Return the session of a request, or the error that it has none."""
     sessions = context.server.share_sessions
-    error, session, replaced = sessions.begin(member, epoch, context.connection, added, forgotten)
-    if replaced is not None:
-        context.broker.shares.release(*replaced)
+    error, session, ended = sessions.begin(member, epoch, context.connection, added, forgotten)
+    for each in ended:
+        context.broker.shares.release(*each)
     return error, session
 
 
@@ -179,9 +179,10 @@ async def _fetch(
     parts = {each: _Part(*find_shared_log(context, each)) for each in session.logs}
     shares = context.broker.shares
     if session.is_new:
-        for each, part in parts.items():
-            if part.log is not None and not part.error:
-                await shares.verify(shares.find(member.group_id, part.log, id_of(each.topic_id)))
+        async with trio.open_nursery() as nursery:
+            for each, part in parts.items():
+                if part.log is not None and not part.error:
+                    nursery.start_soon(shares.verify, shares.find(member.group_id, part.log, id_of(each.topic_id)))
     wanted = ShareRead(
         member_id=member.member_id,
         records_max=request.max_records,

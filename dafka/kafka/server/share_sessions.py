@@ -56,10 +56,15 @@ class ShareSession:
 
 
 class ShareSessions:
-    """All share sessions of a broker. Beyond `sessions_max`, a new session replaces the least recently used one."""
+    """All share sessions of a broker. Beyond `sessions_max`, a new session replaces the least recently used one.
 
-    def __init__(self, sessions_max: int = 2_000) -> None:
+    `logs_max` limits the logs in all sessions together: a request that would exceed it gets no session.
+    """
+
+    def __init__(self, sessions_max: int = 2_000, logs_max: int = 200_000) -> None:
         self._sessions_max = sessions_max
+        self._logs_max = logs_max
+        self._log_count = 0
         self._sessions: dict[ShareMemberId, ShareSession] = {}  # the least recently used one is first
         self._members: dict[Hashable, set[ShareMemberId]] = {}
 
@@ -73,38 +78,44 @@ class ShareSessions:
         client: Hashable,
         added: Iterable[SharedLog] = (),
         forgotten: Iterable[SharedLog] = (),
-    ) -> tuple[ErrorCode, ShareSession | None, ShareMemberId | None]:
+    ) -> tuple[ErrorCode, ShareSession | None, list[ShareMemberId]]:
         """Find the session of a request, and change its logs; begin one in the epoch 0.
 
-        Return the error or NONE, the session, and the member whose session was replaced, if there is one.
+        Return the error or NONE, the session, and the members whose sessions have ended with this.
         """
-        replaced = None
+        ended = list[ShareMemberId]()
         session = self._sessions.get(member)
         if epoch == INITIAL_EPOCH:
             self.end(member)
             if len(self._sessions) >= self._sessions_max:
-                replaced = next(iter(self._sessions))
-                self.end(replaced)
+                ended.append(next(iter(self._sessions)))
+                self.end(ended[0])
             session = ShareSession(client)
             self._members.setdefault(client, set()).add(member)
         elif session is None:
-            return ErrorCode.SHARE_SESSION_NOT_FOUND, None, None
+            return ErrorCode.SHARE_SESSION_NOT_FOUND, None, []
         elif epoch not in {session.epoch, FINAL_EPOCH}:
-            return ErrorCode.INVALID_SHARE_SESSION_EPOCH, None, None
+            return ErrorCode.INVALID_SHARE_SESSION_EPOCH, None, []
         else:
             session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
             session.is_new = False
+        before = len(session.logs)
         session.logs.update(dict.fromkeys(added))
         for log in forgotten:
             session.logs.pop(log, None)
+        self._log_count += len(session.logs) - before
         self._sessions.pop(member, None)
         self._sessions[member] = session
-        return ErrorCode.NONE, session, replaced
+        if self._log_count > self._logs_max:
+            self.end(member)
+            return ErrorCode.SHARE_SESSION_NOT_FOUND, None, [*ended, member]
+        return ErrorCode.NONE, session, ended
 
     def end(self, member: ShareMemberId) -> None:
         """End the session of a member, if there is one."""
         session = self._sessions.pop(member, None)
         if session is not None:
+            self._log_count -= len(session.logs)
             members = self._members[session.client]
             members.discard(member)
             if not members:

@@ -14,6 +14,7 @@ from dafka.broker.coordinator import share_partitions, share_reads
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.coordinator.share_partitions import LedSharePartition
 from dafka.broker.coordinator.share_reads import ShareRead
+from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.members import ShareHeartbeatRequest
 from dafka.broker.core.groups.share.share_partition import DEFAULT_LIMITS, Acknowledgement, AcknowledgeType
@@ -97,6 +98,51 @@ async def test_a_group_is_served_wherever_its_coordinator_is(autojump_clock: Moc
             broker, served = await load(brokers, group)
             assert served.partition is not None
             assert served.partition.start_offset == 1
+
+
+async def test_an_acknowledgement_waits_until_the_coordinator_has_committed_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_orders() as brokers:
+        broker, log = led_log(brokers)
+        for is_here in (True, False):
+            group = await named(brokers, broker, is_here=is_here)
+            await join(brokers, group)
+            _, served = await load(brokers, group)
+            assert await append(broker, log, b"x")
+            (found,) = (await broker.share_reader.read(served, READ, 2**20)).ranges
+            shard = brokers.coordinator_of(group)._coordinators.find(group)
+            put, held = shard._state.put, list[StateRecord]()
+            with monkeypatch.context() as patch:
+                patch.setattr(shard._state, "put", held.extend)
+                said = [Acknowledgement(found.first, found.end, AcknowledgeType.ACCEPT)]
+                assert broker.shares.acknowledge(served, "m", said) is ErrorCode.NONE
+                with trio.move_on_after(20) as waiting:
+                    await broker.shares.wait_written(served)
+                assert waiting.cancelled_caught
+                assert held
+            put(held)
+            assert await broker.shares.wait_written(served) is ErrorCode.NONE
+
+
+async def test_a_leader_without_its_lease_does_not_deliver(autojump_clock: MockClock) -> None:
+    async with open_orders() as brokers:
+        broker, _ = led_log(brokers)
+        group = await named(brokers, broker, is_here=False)
+        await join(brokers, group)
+        _, served = await load(brokers, group)
+        assert broker.shares.holds_lease(served)
+        (own,) = (name for name, each in brokers.running.items() if each is broker)
+        for other in brokers.running.keys() - {own}:
+            brokers._cluster.cut(own, other)
+        others = [each for each in brokers.running.values() if each is not broker]
+        await wait_for(lambda: any(_leads(each) for each in others))
+        assert not broker.shares.holds_lease(served)
+
+
+def _leads(broker: Broker) -> bool:
+    log = broker.node.find_log("orders", 0)
+    return log is not None and log.leadership.is_led
 
 
 async def test_locks_expire(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,8 @@ async def test_a_share_group_shows_its_members_and_where_it_is() -> None:
             (offset,) = group["offsets"]
             assert (offset["offset"], offset["lag"], offset["member_id"]) == (1, 0, member["member_id"])
             assert (await web.request("DELETE", "/groups/workers")).code == "conflict"
+            refused = await web.request("PUT", "/groups/workers/offsets", document={"topic": "jobs", "to": "earliest"})
+            assert (refused.code, "is a share group" in refused.document["error"]["message"]) == ("conflict", True)
             await trio.to_thread.run_sync(consumer.close)
             while (await web.get("/groups/workers")).document["members"]:
                 pass

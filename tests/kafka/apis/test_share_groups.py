@@ -126,7 +126,8 @@ def test_members_share_the_records_of_a_log(sharing: Sharing) -> None:
     assert sharing.offsets() == (8, 0)
 
 
-def test_a_member_that_leaves_or_loses_its_connection_releases_what_it_has(sharing: Sharing) -> None:
+def test_a_member_that_leaves_or_loses_its_connection_releases_what_it_has(sharing: Sharing, client: Client) -> None:
+    set_group(client, sharing.group, share_record_lock_duration_ms="3600000")
     sharing.join("other")
     for number, end in enumerate(("fetch", "acknowledge", "connection")):
         member = sharing.join(f"member-{number}")
@@ -171,6 +172,18 @@ def test_batches_are_acquired_completely_unless_the_limit_is_exact(sharing: Shar
     sharing.write(5)
     assert counts(member, member.fetch(max_records=3, share_acquire_mode=RECORD_LIMIT)) == {11: 1, 12: 1, 13: 1}
     assert counts(member, member.fetch()) == {14: 1, 15: 1}
+
+
+def test_records_are_released_if_another_broker_could_have_delivered_them(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, leases = sharing.join("one"), sharing.door.broker.broker.node.leases
+    sharing.write(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "holds_lease", lambda log: log.topic != sharing.topic)
+        answer = member.fetch()
+        assert (errors_of(answer), counts(member, answer)) == ({0: ErrorCode.NOT_LEADER_OR_FOLLOWER}, {})
+    assert counts(member, member.fetch()) == {0: 2, 1: 2}
 
 
 def test_markers_of_transactions_are_not_delivered(sharing: Sharing) -> None:
