@@ -12,8 +12,8 @@ import attrs
 import pytest
 import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
@@ -187,3 +187,46 @@ def test_logs_are_led_and_kept_by_the_brokers_that_are_named(cluster: RunningClu
 
     poll_until(lambda: place() == (0, [0, 1]))
     assert read_in(cluster.servers, "placed", "") == [b"x"], "records have moved with the log"
+
+
+def accept(consumer: Any, delivered: set[bytes], confirmed: set[bytes]) -> None:
+    """Have a member of a share group accept what it gets. Record what is delivered, and what is answered."""
+    by_log: dict[int, set[bytes]] = {}
+    for message in consumer.poll(0.2):
+        if message.error() is None:
+            assert message.value() not in confirmed
+            by_log.setdefault(message.partition(), set()).add(message.value())
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+    if by_log:
+        delivered.update(*by_log.values())
+        for place, error in consumer.commit_sync(DEADLINE_S).items():
+            confirmed.update(by_log.get(place.partition, ()) if error is None else ())
+
+
+def test_members_of_a_share_group_follow_logs_to_other_leaders(cluster: RunningCluster, admin: AdminClient) -> None:
+    topic, count = "shared", 300
+    create(cluster, admin, NewTopic(topic, 3, replica_assignment=[[0, 1], [1, 2], [2, 0]]))
+    earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    group = ConfigResource(ConfigResource.Type.GROUP, "sharing", incremental_configs=[earliest])
+    admin.incremental_alter_configs([group])[group].result(DEADLINE_S)
+    settings = {"bootstrap.servers": cluster.servers, "group.id": "sharing", "share.acknowledgement.mode": "explicit"}
+    producer, delivered, confirmed = Producer({"bootstrap.servers": cluster.servers}), set[bytes](), set[bytes]()
+    with closing(ShareConsumer(settings)) as one, closing(ShareConsumer(settings)) as two:
+        for consumer in (one, two):
+            consumer.subscribe([topic])
+        for first in (0, count):
+            for number in range(first, first + count):
+                producer.produce(topic, b"%d" % number, partition=number % 3)
+            assert producer.flush(DEADLINE_S) == 0
+            while len(confirmed) < first + count // 2:
+                accept(one, delivered, confirmed)
+                accept(two, delivered, confirmed)
+            with RawClient(cluster.brokers[0].bootstrap_servers) as client:
+                shift = 1 if first else 2  # the leaders keep no replica
+                parts = [{"partition_index": n, "replicas": [(n + shift) % 3, (n + 2 * shift) % 3]} for n in range(3)]
+                client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, topics=[{"name": topic, "partitions": parts}])
+                poll_until(lambda: not client.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0)["topics"])
+            while len(confirmed) < first + count:
+                accept(one, delivered, confirmed)
+                accept(two, delivered, confirmed)
+    assert delivered == confirmed == {b"%d" % number for number in range(2 * count)}
