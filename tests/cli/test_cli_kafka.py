@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, ShareConsumer
 
@@ -82,6 +83,13 @@ def test_a_watched_command_repeats_through_errors_until_it_is_interrupted(
     for command in (["topic", "list"], ["group", "list"]):
         done[:] = [0.0, 0.0]
         assert broker.run(*command, "--watch", "2s").exit_code == 0
+
+
+def test_names_of_settings_are_completed() -> None:
+    complete = ShellComplete(main, {}, "dafka", "_DAFKA_COMPLETE")
+    for options_before, end in ((["topic", "create", "t", "--set"], "="), (["topic", "alter", "t", "--unset"], "")):
+        found = [each.value for each in complete.get_completions(options_before, "retention.")]
+        assert found == [f"retention.bytes{end}", f"retention.ms{end}"]
 
 
 def test_topics_are_created_changed_and_deleted(broker: Broker) -> None:

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.topic_settings import EFFECTIVE_SETTING_NAMES
+from dafka.broker.core.metadata.topic_settings import EFFECTIVE_SETTING_NAMES, TOPIC_SETTING_NAMES
 from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
 from dafka.cli.kafka.http_client import HttpClient
 from dafka.cli.kafka.options import client_options, http_options, json_option, watch_option
@@ -64,8 +64,18 @@ def _parse_setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _complete_name(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in TOPIC_SETTING_NAMES if name.startswith(incomplete)]
+
+
 _set_option = click.option(
-    "--set", "settings", metavar="NAME=VALUE", multiple=True, type=parsed_type(_parse_setting), help="A setting."
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    type=parsed_type(_parse_setting),
+    help="A setting.",
+    shell_complete=lambda *asked: [f"{name}=" for name in _complete_name(*asked)],
 )
 
 
@@ -165,7 +175,13 @@ def describe(names: tuple[str, ...], as_json: bool, client: KafkaClient) -> None
 @click.argument("name")
 @click.option("--logs", type=click.IntRange(min=1), help="How many logs it gets; their number can only increase.")
 @_set_option
-@click.option("--unset", metavar="NAME", multiple=True, help="A setting that becomes the broker's again.")
+@click.option(
+    "--unset",
+    metavar="NAME",
+    multiple=True,
+    help="A setting that becomes the broker's again.",
+    shell_complete=_complete_name,
+)
 @client_options
 def alter(
     name: str, logs: int | None, settings: Sequence[tuple[str, str]], unset: tuple[str, ...], client: KafkaClient
