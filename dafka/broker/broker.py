@@ -138,6 +138,7 @@ class Broker:
             self._outcomes,
             self.memory.make_pool(UNPACKING_BYTES_MAX),
             self.participants.check_log,
+            node.leases.time_ms,
         )
         self._compaction = LogCompaction(
             node.log_table, node.reader, node.storage.storage, node.store.compactor, config, node.may_expire

@@ -46,7 +46,6 @@ from dafka.errors import (
 from dafka.packed_bytes import Repeated
 from dafka.records import Partition, RecordBatch
 from dafka.steady_clock import steady_now_ms
-from dafka.storage.plugin_helpers import now_ms
 
 Batch: TypeAlias = tuple[BatchHeader, bytes | memoryview]
 """The header of a record batch, and the record batch."""
@@ -154,7 +153,8 @@ class ClientAppender:
     """Appends record batches of clients to the logs that this broker leads.
 
     Batches of transactions are checked by `check_transaction`, see `TransactionParticipants.check_log`. Records of
-    clients are decompressed in the memory `unpacking`.
+    clients are decompressed in the memory `unpacking`. `time_ms` returns the time, also if the clock of this broker is
+    wrong: else it would refuse all records, or date them wrongly.
     """
 
     _log_table: LogTable
@@ -166,6 +166,7 @@ class ClientAppender:
     _outcomes: AppendOutcomes
     _unpacking: MemoryPool
     _check_transaction: Callable[[Log, str, Producer], ErrorCode]
+    _time_ms: Callable[[], int]
 
     def rules_of(self, log: Log) -> RecordRules:
         """Return what the topic of a log requires of the records of clients."""
@@ -297,7 +298,7 @@ class ClientAppender:
         return check.duplicate_of
 
     def _append(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
-        rules, time_ms = self.rules_of(log), now_ms()
+        rules, time_ms = self.rules_of(log), self._time_ms()
         batches = rules.set_time(batches, time_ms)
         if records is not None and rules.is_append_time:
             records = attrs.evolve(records, timestamps=Repeated(time_ms, len(records)))

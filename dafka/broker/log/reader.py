@@ -170,13 +170,19 @@ class LogReader:
 
     def _encode(self, log: Log, batch: RecordBatch, offset: Offset) -> Iterable[bytes]:
         """Return the records at an offset as record batches, with their transactions, if any."""
-        if batch.encoded or not len(log.transaction_runs):
+        runs = log.transaction_runs
+        if not len(runs):
             return encode_records(batch)
-        found: list[bytes] = []
         before = batch.first_sequence - offset
-        for first, end, producer_id, epoch in log.transaction_runs.split(offset, Offset(offset + len(batch))):
-            part = batch.between(first + before, end + before)
-            found += encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, epoch)
+        if not batch.encoded:
+            return _encode_runs(batch, before, runs.split(offset, Offset(offset + len(batch))))
+        found: list[bytes] = []
+        for data in batch.encoded:
+            header = read_header(data)
+            # A storage has encoded records by itself that it got without their batches.
+            first, end = Offset(header.base_offset - before), Offset(header.end_offset - before)
+            split = list(runs.split(first, end)) if header.producer_id < 0 else []
+            found += _encode_runs(batch, before, split) if any(run[2] >= 0 for run in split) else [data]
         return found
 
     async def _count_dropped(self, partition: Partition, sequence: RecordSequence, count: int) -> int:
@@ -233,6 +239,16 @@ def _encode_marker(marker: MarkerEntry, leader_epoch: int) -> bytes:
         is_commit=bool(marker.is_commit),
     )
     return with_base_offset(data, marker.offset, leader_epoch=leader_epoch)
+
+
+def _encode_runs(batch: RecordBatch, before: int, runs: Iterable[tuple[int, int, int, int]]) -> Iterator[bytes]:
+    """Yield runs of records, each of one transaction or of none, as record batches.
+
+    `before` is the difference between their sequences and their offsets. See `TransactionRuns.split`.
+    """
+    for first, end, producer_id, producer_epoch in runs:
+        part = batch.between(first + before, end + before)
+        yield from encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, producer_epoch)
 
 
 def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int) -> Iterator[bytes]:

@@ -106,6 +106,10 @@ class LeaderLeases:
         """Return whether the wall clock of this broker is right, as far as the other brokers can tell."""
         return self._clocks.is_right(now_ms(), _lease_time_ms(), self._others())
 
+    def time_ms(self) -> int:
+        """Return the time, in ms since 1970: by this broker's wall clock or, if it is wrong, by those of the others."""
+        return self._clocks.correct(now_ms(), _lease_time_ms(), self._others())
+
     def _check_clock(self) -> None:
         is_wrong = self._clocks.is_wrong(now_ms(), _lease_time_ms(), self._others())
         if is_wrong and not self._is_clock_wrong:

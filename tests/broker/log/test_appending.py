@@ -99,6 +99,7 @@ class Broker:
             outcomes,
             MemoryPool(2**20),
             lambda *_: self.refused,
+            now_ms,
         )
 
     async def write(self) -> None:

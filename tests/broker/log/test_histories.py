@@ -49,10 +49,15 @@ async def open_forgetful(url: str) -> AsyncIterator[Any]:
         yield storage
 
 
-@pytest.mark.parametrize("seed", [100, 101])
-def test_records_belong_to_their_transactions_where_their_record_batches_are_lost(seed: int, tmp_path: Path) -> None:
-    """A replica gets records without them from the middle of a batch, or from a replica that has none."""
+@pytest.mark.parametrize(("url", "seed"), [(url, seed) for url in ("sqlite:{}/{}.db", FILELOG) for seed in (100, 101)])
+def test_records_belong_to_their_transactions_where_their_record_batches_are_lost(
+    url: str, seed: int, tmp_path: Path
+) -> None:
+    """A replica gets records without them from the middle of a batch, or from a replica that has none.
+
+    A file log encodes such records by itself.
+    """
     numbers = count()
-    play = play_on(lambda: open_forgetful(f"sqlite:{tmp_path}/{next(numbers)}.db"), seed)
+    play = play_on(lambda: open_forgetful(url.format(tmp_path, next(numbers))), seed)
     failure = find_failure(draw_operations(seed, 40), play)
     assert not failure, failure

@@ -183,6 +183,7 @@ class FakeCluster:
                 outcomes,
                 unpacking,
                 refuse_transaction,
+                lambda: 10**13,
             ),
             reads_of=lambda _source: trio.CapacityLimiter(1),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from statistics import median_low
 
 DIFFERENCE_MS_MAX = 600_000
 """How far the wall clocks of two brokers can be apart, in milliseconds."""
@@ -33,6 +34,12 @@ class WallClocks:
         """
         far = [each for each in self._differences(time_ms, steady_ms, others) if abs(each) > DIFFERENCE_MS_MAX]
         return 2 * len(far) > len(others)
+
+    def correct(self, time_ms: int, steady_ms: int, others: Collection[str]) -> int:
+        """Return the time of this broker, or that of the others if most of all known clocks are far from its own."""
+        differences = self._differences(time_ms, steady_ms, others)
+        near = 1 + sum(abs(each) <= DIFFERENCE_MS_MAX for each in differences)
+        return time_ms if 2 * near > len(differences) else time_ms + median_low(differences)
 
     def _differences(self, time_ms: int, steady_ms: int, others: Collection[str]) -> list[int]:
         return [self._ahead_ms[each] + steady_ms - time_ms for each in others if each in self._ahead_ms]
