@@ -49,7 +49,7 @@ GROUP_SETTINGS: Mapping[str, GroupSetting] = MappingProxyType(
         "share.partition.max.record.locks": GroupSetting(
             "2000",
             (),
-            (100, 100_000),
+            (100, 10_000),
             "How many offsets there can be, in a log, from the first record that a share group has not finished to the "
             "last one that it has got.",
         ),

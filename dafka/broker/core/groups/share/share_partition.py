@@ -62,8 +62,7 @@ class ShareLimits:
     Attributes:
         lock_ms: How long a member has records.
         delivery_count_max: How often a record is delivered.
-        in_flight_max: The offsets that a share partition can have between the first and the last delivered one. A batch
-            can exceed it.
+        in_flight_max: How many offsets there can be from the first record that has not ended to the last delivered one.
     """
 
     lock_ms: int = 30_000
@@ -137,7 +136,8 @@ class SharePartition:
 
         The batches were read from an offset on that was the `next_offset`, in order. There are no records between them.
         The last batch is acquired completely, even if these are more records than `records_max`, unless the limit
-        `is_exact`. The ranges returned have up to `range_max` records, unless a batch has more.
+        `is_exact` or too many records are in flight. The ranges returned have up to `range_max` records, unless a batch
+        has more.
         """
         found, count = list[AcquiredRange](), 0
         for batch in batches:
@@ -145,10 +145,11 @@ class SharePartition:
             if count >= records_max or (is_full and batch.first >= self.end_offset):
                 break
             self._archive(offset, batch.first if batch.has_records else batch.end)
+            self._advance()
             offset = batch.end
-            first, fresh = max(batch.first, self.start_offset), list[Run]()
-            if batch.end > self.end_offset and not is_full:
-                fresh.append(Run(self.end_offset, batch.end))
+            first, end = self.end_offset, min(batch.end, self.start_offset + limits.in_flight_max)
+            fresh = [Run(first, end)] if end > first else []
+            first = max(batch.first, self.start_offset)
             for run in [*self._runs.between(first, batch.end), *fresh]:
                 if run.state is not RecordState.AVAILABLE or not batch.has_records:
                     continue

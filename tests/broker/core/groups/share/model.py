@@ -81,10 +81,11 @@ class Model:
             begins = batch.first if batch.has_records else batch.end
             for number in range(offset, begins):
                 self._archive(number)
+            self._advance()
             offset = batch.end
             for number in range(max(batch.first, self.start), batch.end if batch.has_records else 0):
                 if number >= self.end:
-                    if is_full or (is_exact and len(found) >= records_max):
+                    if len(self.offsets) >= limits.in_flight_max or (is_exact and len(found) >= records_max):
                         break
                     self.offsets[number] = Offset()
                 each = self.offsets[number]
