@@ -24,20 +24,18 @@ from dafka.broker.core.groups.consumer.results import (
     ConsumerHeartbeatResult,
     DescribedConsumerGroup,
 )
-from dafka.broker.core.groups.coordinator import (
-    CommitRequest,
-    DeleteOffsetsResult,
-    FetchedOffset,
-    GroupCoordinator,
-    OffsetToCommit,
-)
+from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.group import GroupState
 from dafka.broker.core.groups.results import (
+    CommitRequest,
+    DeleteOffsetsResult,
     DescribedGroup,
+    FetchedOffset,
     JoinRequest,
     JoinResult,
     LeaveResult,
     LeavingMember,
+    OffsetToCommit,
     SyncRequest,
     SyncResult,
 )

@@ -15,7 +15,7 @@ from dafka.broker.coordinator.groups import follow_divergences
 from dafka.broker.coordinator.share_store import COORDINATOR_ERRORS, ShareStore
 from dafka.broker.core.coordination.deadlines import Deadlines
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import FetchedOffset
+from dafka.broker.core.groups.results import FetchedOffset
 from dafka.broker.core.groups.share.settings import ShareSettings
 from dafka.broker.core.groups.share.share_partition import Acknowledgement, SharePartition
 from dafka.broker.core.groups.share.state import SharePartitionKey, ShareState

@@ -10,9 +10,8 @@ from dafka.broker.broker import Broker
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.group import ConsumerGroupState
-from dafka.broker.core.groups.coordinator import FetchedOffset
 from dafka.broker.core.groups.group import GroupState
-from dafka.broker.core.groups.results import SHARE, DescribedGroup, DescribedMember
+from dafka.broker.core.groups.results import SHARE, DescribedGroup, DescribedMember, FetchedOffset
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route

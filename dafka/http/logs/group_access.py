@@ -12,8 +12,7 @@ import trio
 from dafka.broker.broker import Broker
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
-from dafka.broker.core.groups.results import DescribedGroup
+from dafka.broker.core.groups.results import CommitRequest, DescribedGroup, OffsetToCommit
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError

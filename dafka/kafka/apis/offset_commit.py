@@ -9,7 +9,7 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, OffsetToCommit
+from dafka.broker.core.groups.results import CommitRequest, FetchedOffset, OffsetToCommit
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.kafka.apis.shared.authorization import (

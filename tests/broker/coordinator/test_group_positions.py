@@ -10,7 +10,7 @@ import trio
 
 from dafka.broker.coordinator.groups import GroupCoordinators, follow_divergences, name_epoch
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import FetchedOffset, OffsetToCommit
+from dafka.broker.core.groups.results import FetchedOffset, OffsetToCommit
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch

@@ -27,8 +27,7 @@ from dafka.broker.core.coordination.state_records import (
     shard_of,
 )
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
-from dafka.broker.core.groups.results import JoinRequest, LeavingMember, SyncRequest
+from dafka.broker.core.groups.results import CommitRequest, JoinRequest, LeavingMember, OffsetToCommit, SyncRequest
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Producer

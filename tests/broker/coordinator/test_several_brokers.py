@@ -14,8 +14,7 @@ from dafka.broker import broker as broker_module
 from dafka.broker.broker import Broker
 from dafka.broker.core.coordination.state_records import shard_of
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
-from dafka.broker.core.groups.results import JoinRequest
+from dafka.broker.core.groups.results import CommitRequest, JoinRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_batches import PRODUCER_EXPIRY_MS
 from dafka.broker.core.log.producer_state import Producer

@@ -12,7 +12,7 @@ import trio.testing
 
 from dafka.broker.core.coordination.effects import Action, Answer, WriteState
 from dafka.broker.core.coordination.state_records import OFFSETS_TOPIC, StateRecord
-from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.groups.results import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase

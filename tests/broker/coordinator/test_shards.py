@@ -12,7 +12,7 @@ from dafka.batches import check_crc, encode_batch
 from dafka.broker.coordinator import coordinator_log as slot_log
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, StateRecord, shard_of
-from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
+from dafka.broker.core.groups.results import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.topic_partition import TopicPartition

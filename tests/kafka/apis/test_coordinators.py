@@ -13,8 +13,17 @@ import trio
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups import results
-from dafka.broker.core.groups.coordinator import CommitRequest, DeleteOffsetsResult, FetchedOffset, OffsetToCommit
-from dafka.broker.core.groups.results import JoinedMember, JoinRequest, JoinResult, LeaveResult, LeavingMember
+from dafka.broker.core.groups.results import (
+    CommitRequest,
+    DeleteOffsetsResult,
+    FetchedOffset,
+    JoinedMember,
+    JoinRequest,
+    JoinResult,
+    LeaveResult,
+    LeavingMember,
+    OffsetToCommit,
+)
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.coordinator import EndResult, InitProducerResult

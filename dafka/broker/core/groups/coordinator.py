@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Container, Iterable
+from typing import TypeAlias
 
 import attrs
 
@@ -30,7 +30,10 @@ from dafka.broker.core.groups.membership import Membership
 from dafka.broker.core.groups.offsets import CommittedOffsets
 from dafka.broker.core.groups.records import CommittedOffset, decode_group, decode_offset, encode_group_tombstone
 from dafka.broker.core.groups.results import (
+    CommitRequest,
+    DeleteOffsetsResult,
     DescribedGroup,
+    FetchedOffset,
     JoinRequest,
     JoinResult,
     LeaveResult,
@@ -47,45 +50,6 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import StorageFormatError
 
 AnyGroup: TypeAlias = Group | ConsumerGroup | ShareGroup
-
-
-class OffsetToCommit(NamedTuple):
-    """An offset in a commit request. The id is that of the topic of its log."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str | None = None
-    topic_id: str = ""
-
-
-@attrs.frozen(kw_only=True)
-class CommitRequest:
-    """A commit of offsets, by a member or by a client that is none."""
-
-    group_id: str
-    generation_id: int = -1  # -1 if the client is no member
-    member_id: str = ""  # empty if the client is no member
-    group_instance_id: str | None = None
-    retention_ms: int | None = None  # None or -1 if the broker decides; OffsetCommit 2 to 4 can set it
-    offsets: Mapping[TopicPartition, OffsetToCommit]
-
-
-class FetchedOffset(NamedTuple):
-    """The committed offset of a group for a log. The offset is -1 if there is none."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    error_code: ErrorCode
-    topic_id: str = ""
-
-
-@attrs.frozen
-class DeleteOffsetsResult:
-    """The response to OffsetDelete."""
-
-    error_code: ErrorCode
-    partitions: Mapping[TopicPartition, ErrorCode] = attrs.field(factory=dict)
 
 
 class GroupCoordinator:

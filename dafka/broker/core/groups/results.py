@@ -1,12 +1,14 @@
-"""The requests of group members, and their results. The fields have the names of Kafka's protocol."""
+"""The requests of group members and for offsets, and their results. Fields have the names of Kafka's protocol."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.topic_partition import TopicPartition
 
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 """The types of groups: members divide the logs among themselves, the coordinator does, or they share records."""
@@ -121,3 +123,42 @@ class DescribedGroup:
     generation_id: int = -1
     members: tuple[DescribedMember, ...] = ()  # only those of a stable group have metadata and assignments
     group_type: str = CLASSIC
+
+
+class OffsetToCommit(NamedTuple):
+    """An offset in a commit request. The id is that of the topic of its log."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str | None = None
+    topic_id: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class CommitRequest:
+    """A commit of offsets, by a member or by a client that is none."""
+
+    group_id: str
+    generation_id: int = -1  # -1 if the client is no member
+    member_id: str = ""  # empty if the client is no member
+    group_instance_id: str | None = None
+    retention_ms: int | None = None  # None or -1 if the broker decides; OffsetCommit 2 to 4 can set it
+    offsets: Mapping[TopicPartition, OffsetToCommit]
+
+
+class FetchedOffset(NamedTuple):
+    """The committed offset of a group for a log. The offset is -1 if there is none."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    error_code: ErrorCode
+    topic_id: str = ""
+
+
+@attrs.frozen
+class DeleteOffsetsResult:
+    """The response to OffsetDelete."""
+
+    error_code: ErrorCode
+    partitions: Mapping[TopicPartition, ErrorCode] = attrs.field(factory=dict)

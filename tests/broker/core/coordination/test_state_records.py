@@ -16,7 +16,8 @@ from dafka.broker.core.coordination.state_records import (
     read_state,
 )
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, GroupCoordinator, OffsetToCommit
+from dafka.broker.core.groups.coordinator import GroupCoordinator
+from dafka.broker.core.groups.results import CommitRequest, FetchedOffset, OffsetToCommit
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.topic_partition import TopicPartition

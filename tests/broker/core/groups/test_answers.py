@@ -12,8 +12,7 @@ import pytest
 
 from dafka.broker.core.coordination.effects import Action, Answer, WriteState
 from dafka.broker.core.error_codes import ErrorCode as E
-from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
-from dafka.broker.core.groups.results import JoinResult, LeavingMember, SyncRequest
+from dafka.broker.core.groups.results import CommitRequest, JoinResult, LeavingMember, OffsetToCommit, SyncRequest
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import StorageFormatError
 from tests.broker.core.groups.group_client import BOTH, RANGE, Groups

@@ -14,9 +14,18 @@ import pytest
 from dafka.broker.core.coordination.effects import Action, Answer, WriteState
 from dafka.broker.core.coordination.state_records import StateRecord, read_state
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.coordinator import CommitRequest, FetchedOffset, GroupCoordinator, OffsetToCommit
+from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.group import Group, GroupState
-from dafka.broker.core.groups.results import JoinRequest, JoinResult, LeavingMember, SyncRequest, SyncResult
+from dafka.broker.core.groups.results import (
+    CommitRequest,
+    FetchedOffset,
+    JoinRequest,
+    JoinResult,
+    LeavingMember,
+    OffsetToCommit,
+    SyncRequest,
+    SyncResult,
+)
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.topic_partition import TopicPartition

@@ -13,8 +13,7 @@ import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.results import ConsumerHeartbeatResult
-from dafka.broker.core.groups.coordinator import CommitRequest, OffsetToCommit
-from dafka.broker.core.groups.results import JoinRequest, JoinResult
+from dafka.broker.core.groups.results import CommitRequest, JoinRequest, JoinResult, OffsetToCommit
 from dafka.broker.core.topic_partition import TopicPartition
 from tests.broker.core.groups.consumer.world import GROUP, HEARTBEAT_MS, SESSION_MS
 from tests.broker.core.groups.share.world import ShareConsumer, ShareWorld
