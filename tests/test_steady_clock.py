@@ -26,6 +26,7 @@ def test_a_jump_of_the_wall_clock_is_not_shown(jump_ns: int, monkeypatch: pytest
 
 WALL_CLOCK = {
     "broker/access/credentials.py": "a user sets when a token expires",
+    "broker/access/oauth.py": "a token says when it expires",
     "broker/coordinator/coordinator_log.py": "timestamps of records",
     "broker/log/compaction.py": "ages of stored records",
     "broker/log/reader.py": "ages of stored records",
@@ -38,6 +39,8 @@ WALL_CLOCK = {
     "http/server/http_server.py": "shown",
     "http/server/storage_state.py": "shown",
     "http/websocket/session.py": "timestamps of records",
+    "kafka/apis/quorum.py": "shown",
+    "kafka/server/sasl.py": "a token says when it expires; the wait for that follows the steady clock",
 }
 """The files of a broker and its servers that read the wall clock, with the reason. It may jump: no wait follows it."""
 

@@ -166,7 +166,7 @@ class ClientAppender:
     _outcomes: AppendOutcomes
     _unpacking: MemoryPool
     _check_transaction: Callable[[Log, str, Producer], ErrorCode]
-    _time_ms: Callable[[], int]
+    time_ms: Callable[[], int]
 
     def rules_of(self, log: Log) -> RecordRules:
         """Return what the topic of a log requires of the records of clients."""
@@ -298,7 +298,7 @@ class ClientAppender:
         return check.duplicate_of
 
     def _append(self, log: Log, batches: Sequence[Batch], records: RecordBatch | None) -> AppendedBatches:
-        rules, time_ms = self.rules_of(log), self._time_ms()
+        rules, time_ms = self.rules_of(log), self.time_ms()
         batches = rules.set_time(batches, time_ms)
         if records is not None and rules.is_append_time:
             records = attrs.evolve(records, timestamps=Repeated(time_ms, len(records)))

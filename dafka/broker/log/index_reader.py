@@ -20,9 +20,9 @@ from dafka.broker.core.positions import FIRST_SEQUENCE, OFFSET_MAX, AtOffset, Of
 from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
+from dafka.steady_clock import steady_now_ms
 from dafka.storage import Storage
 from dafka.storage.opening import read_range
-from dafka.storage.plugin_helpers import now_ms
 
 
 async def read_index(
@@ -176,7 +176,7 @@ async def _read_batches(
 
     A replica can have stored some records without their headers, or a batch in parts, each with a header.
     """
-    now = now_ms()
+    now = steady_now_ms()
     found = [entry async for batch in read_range(storage, partition, first, end) for entry in batch_entries(batch, now)]
     return [entry for entry in found if first <= sequence_of(entry.position) < end]
 

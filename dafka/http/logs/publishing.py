@@ -23,7 +23,6 @@ from dafka.http.logs.local_logs import refused_append
 from dafka.http.logs.log_access import LogAccess, PendingBatches, log_at
 from dafka.http.server.documents import Count, Document, doc
 from dafka.http.server.errors import WebError, topic_not_found
-from dafka.storage.plugin_helpers import now_ms
 
 
 @attrs.frozen
@@ -198,8 +197,11 @@ class Publisher:
         return [(logs[number], _select(records, indexes[number])) for number in sorted(indexes)]
 
     def _encode(self, log: Log, records: RecordColumns, producer: ProducerSequence | None) -> Batch:
-        rules = self._broker.appender.rules_of(log)
-        if refused := rules.find_refused(len(records), records.keys, records.timestamps, now_ms()):
+        appender = self._broker.appender
+        refused = appender.rules_of(log).find_refused(
+            len(records), records.keys, records.timestamps, appender.time_ms()
+        )
+        if refused:
             raise refused_append(log, AppendRefusedError(*refused))
         try:
             data = encode_batch(
