@@ -314,7 +314,7 @@ def _describe_epochs(node: BrokerNode, starts: Sequence[EpochStart]) -> list[Lea
     name="changeReplicas",
     tag="Cluster",
     errors=("log_not_found", "broker_not_found"),
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def change_replicas(request: Request, document: NewReplicas) -> Replicas:
     """Change the replicas of a log, which takes a while.

@@ -130,7 +130,7 @@ class Route:
     errors: Sequence[str] = ()
     """Its error codes, besides the codes that every route has."""
     is_websocket: bool = False
-    changes_topics: bool = False
+    awaits_metadata: bool = False
     """Whether it creates, changes or deletes topics or moves logs.
 
     It is then handled when the broker knows what others have done with topics.
@@ -147,7 +147,7 @@ class Route:
         self.segments = tuple(self.path[1:].split("/"))
         if "{topic}" in self.segments:
             self.errors = ("topic_not_found", *self.errors)
-        if self.changes_topics:
+        if self.awaits_metadata:
             self.errors = (*self.errors, "controller_unavailable")
 
     def __call__(self, handler: _H) -> _H:
@@ -281,7 +281,7 @@ async def _answer(request: Request) -> AnyResponse:
             raise WebError("unsupported", f"expected the header Content-Type: {JSON}")
         document = decode_document(await request.read_body(DOCUMENT_BYTES_MAX))
         arguments.append(parse_document(document, route.document))
-    if route.changes_topics:
+    if route.awaits_metadata:
         await request.broker.node.leases.wait_metadata()
     found = await route.handler(*arguments)
     return respond(found, route.status) if isinstance(found, Document) else found

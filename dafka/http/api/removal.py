@@ -117,7 +117,7 @@ def _find_log(request: Request) -> Log:
     name="recoverLog",
     tag="Cluster",
     errors=("log_not_found", "broker_not_found"),
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def recover_log(request: Request, document: Recovery) -> Replicas:
     """Continue a log with what one broker stores of it, because a quorum of its replicas is lost for good.

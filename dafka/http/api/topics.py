@@ -247,7 +247,7 @@ def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] |
     tag="Topics",
     answers={201: Answer("The topic, which is durable.", TopicDetails)},
     errors=("topic_exists", "forbidden"),
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def create_topic(request: Request, document: NewTopic) -> AnyResponse:
     """Create a topic.
@@ -350,7 +350,7 @@ async def _ask_leaders(
     RequiredPermission.ADMIN,
     name="changeTopic",
     tag="Topics",
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def change_topic(request: Request, document: TopicChanges) -> TopicDetails:
     """Add logs to a topic, or change its settings durably.
@@ -382,7 +382,7 @@ async def change_topic(request: Request, document: TopicChanges) -> TopicDetails
     name="deleteTopic",
     tag="Topics",
     answers={204: Answer("The topic is deleted.")},
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def delete_topic(request: Request) -> AnyResponse:
     """Delete a topic with its records and its committed offsets.

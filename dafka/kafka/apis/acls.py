@@ -68,7 +68,7 @@ def explain_file_user(user: str) -> str:
 @handles(
     DescribeAclsRequest,
     require_cluster(Operation.DESCRIBE, DescribeAclsResponse, error_message=None),
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
     """Answer with the ACLs that a filter selects."""
@@ -96,7 +96,7 @@ async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -
 
 
 @handles(
-    CreateAclsRequest, require_cluster(Operation.ALTER, CreateAclsResponse, error_message=None), changes_topics=True
+    CreateAclsRequest, require_cluster(Operation.ALTER, CreateAclsResponse, error_message=None), awaits_metadata=True
 )
 async def create_acls(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     """Create ACLs. What cannot be an ACL is refused by itself, and does not affect the others."""
@@ -117,7 +117,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
 
 
 @handles(
-    DeleteAclsRequest, require_cluster(Operation.ALTER, DeleteAclsResponse, error_message=None), changes_topics=True
+    DeleteAclsRequest, require_cluster(Operation.ALTER, DeleteAclsResponse, error_message=None), awaits_metadata=True
 )
 async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Delete the ACLs that filters select. Those of the file of users stay, which the answer says."""

@@ -43,7 +43,7 @@ class _RefusedError(Exception):
 @handles(
     DescribeClientQuotasRequest,
     require_cluster(Operation.DESCRIBE_CONFIGS, DescribeClientQuotasResponse, error_message=None, entries=None),
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def describe_quotas(
     context: RequestContext, request: DescribeClientQuotasRequest
@@ -109,7 +109,7 @@ def _authorize_alteration(user: Permissions, _context: RequestContext, request: 
     return AlterClientQuotasResponse(entries=entries)
 
 
-@handles(AlterClientQuotasRequest, _authorize_alteration, changes_topics=True)
+@handles(AlterClientQuotasRequest, _authorize_alteration, awaits_metadata=True)
 async def alter_quotas(context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     """Set and remove quotas: all that the request names for an entity, or none of them if one is not possible."""
 

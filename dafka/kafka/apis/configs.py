@@ -264,7 +264,7 @@ def _synonyms(setting: Setting) -> list[DescribeConfigsSynonym]:
     return [DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in found]
 
 
-@handles(AlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), changes_topics=True)
+@handles(AlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), awaits_metadata=True)
 @refuse_repeated("resources", answers="responses")
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics and groups."""
@@ -275,7 +275,7 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
     return AlterConfigsResponse(responses=responses)
 
 
-@handles(IncrementalAlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), changes_topics=True)
+@handles(IncrementalAlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), awaits_metadata=True)
 @refuse_repeated("resources", answers="responses")
 async def alter_configs_incrementally(
     context: RequestContext, request: IncrementalAlterConfigsRequest

@@ -89,7 +89,7 @@ def read_assignments(cluster: ClusterView, assignments: Sequence[Sequence[int]])
 @handles(
     AlterPartitionReassignmentsRequest,
     require_each("topics", Permissions.may_move, answers="responses"),
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def alter_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest

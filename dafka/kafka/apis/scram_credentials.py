@@ -46,7 +46,7 @@ class _RefusedError(Exception):
 @handles(
     DescribeUserScramCredentialsRequest,
     require_cluster(Operation.DESCRIBE, DescribeUserScramCredentialsResponse, error_message=None),
-    changes_topics=True,
+    awaits_metadata=True,
 )
 async def describe_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
@@ -106,7 +106,7 @@ def _by_user(request: AlterUserScramCredentialsRequest) -> dict[str, list[_Chang
     return found
 
 
-@handles(AlterUserScramCredentialsRequest, _authorize_alteration, changes_topics=True)
+@handles(AlterUserScramCredentialsRequest, _authorize_alteration, awaits_metadata=True)
 async def alter_credentials(
     context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:

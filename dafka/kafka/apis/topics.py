@@ -46,7 +46,7 @@ from dafka.text import counted
 _TRY_LATER = "the quota controller_mutation_rate is used up: try again after the time that the response has"
 
 
-@handles(CreateTopicsRequest, require_each("topics", Permissions.may_create), changes_topics=True)
+@handles(CreateTopicsRequest, require_each("topics", Permissions.may_create), awaits_metadata=True)
 @refuse_repeated("topics")
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
@@ -155,7 +155,7 @@ def _authorize_deletion(user: Permissions, context: RequestContext, request: Del
     return add_refused(refused, "responses", TOPIC_REFUSED)
 
 
-@handles(DeleteTopicsRequest, _authorize_deletion, changes_topics=True)
+@handles(DeleteTopicsRequest, _authorize_deletion, awaits_metadata=True)
 @refuse_repeated("topic_names", "topics", answers="responses")
 async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics and their committed offsets."""
@@ -187,7 +187,7 @@ async def _delete(
 @handles(
     CreatePartitionsRequest,
     require_each("topics", may(Operation.ALTER, ResourceType.TOPIC), answers="results"),
-    changes_topics=True,
+    awaits_metadata=True,
 )
 @refuse_repeated("topics", answers="results")
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:

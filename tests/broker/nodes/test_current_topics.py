@@ -54,13 +54,13 @@ class AskedError(Exception):
     """The changes of topics are waited for."""
 
 
-async def test_no_request_of_kafka_changes_topics_before_all_changes_are_known() -> None:
+async def test_no_request_of_kafka_changes_topics_or_access_before_all_changes_are_known() -> None:
     async def wait_metadata() -> None:
         raise AskedError
 
     leases = SimpleNamespace(wait_metadata=wait_metadata)
     context: Any = SimpleNamespace(
-        broker=SimpleNamespace(node=SimpleNamespace(leases=leases)), find_topic=lambda *_: None
+        broker=SimpleNamespace(node=SimpleNamespace(leases=leases, topics={})), find_topic=lambda *_: None
     )
     asked = set()
     for key, handle in HANDLERS.items():
@@ -77,6 +77,9 @@ async def test_no_request_of_kafka_changes_topics_before_all_changes_are_known()
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        *(ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),
+        *(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS),
+        *(ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS),
     }
     with pytest.raises(AskedError):
         await metadata._find(context, MetadataRequestTopic(name="used"), may_create=True)

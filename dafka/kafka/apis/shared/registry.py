@@ -134,21 +134,21 @@ class RequestContext:
 
 
 def handles(
-    request: type[Request], authorization: Authorization, *, changes_topics: bool = False
+    request: type[Request], authorization: Authorization, *, awaits_metadata: bool = False
 ) -> Callable[[_H], _H]:
     """Register the function that handles a request, and its authorization.
 
-    A handler that `changes_topics` creates, changes or deletes topics. It runs when the broker's view of the topics is
-    current.
+    A handler that `awaits_metadata` changes topics or what clients may do, or shows what was just changed. It runs when
+    the broker's view of the metadata is current.
     """
 
     def register(handler: _H) -> _H:
-        async def handle_when_topics_are_known(context: RequestContext, asked: Any) -> Response | None:
+        async def handle_when_metadata_is_known(context: RequestContext, asked: Any) -> Response | None:
             await context.broker.node.leases.wait_metadata()
             return await handler(context, asked)
 
         AUTHORIZATIONS[request.API_KEY] = authorization
-        HANDLERS[request.API_KEY] = handle_when_topics_are_known if changes_topics else handler
+        HANDLERS[request.API_KEY] = handle_when_metadata_is_known if awaits_metadata else handler
         return handler
 
     return register
