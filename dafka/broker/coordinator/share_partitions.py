@@ -89,9 +89,6 @@ class SharePartitions:
     _has_locked: trio.Event = attrs.field(init=False, factory=trio.Event)
     _nursery: trio.Nursery = attrs.field(init=False)
 
-    def __len__(self) -> int:
-        return len(self._served)
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load and write share partitions, and release records whose locks have expired, until cancelled."""
         async with trio.open_nursery() as nursery:
