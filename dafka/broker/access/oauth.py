@@ -23,6 +23,9 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 LEEWAY_S = 30
 """How many seconds before its time a token counts already, since clocks differ."""
 
+EXPIRES_AT_MAX = 2**53
+"""When a token expires at the latest, in seconds since 1970; the time in ms fits in 64 bits."""
+
 KEYS_BYTES_MAX = 2**20
 """The size of the largest file with keys, in bytes."""
 
@@ -82,10 +85,10 @@ class TokenVerifier:
             self._claims.validate(claims)
         except (self._joserfc.errors.JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidTokenError(f"the token is not accepted: {type(error).__name__}") from None
-        user, expires_at = claims.get(self._user_claim), claims["exp"]
+        user, expires_at = claims.get(self._user_claim), min(claims["exp"], EXPIRES_AT_MAX)
         if not isinstance(user, str) or find_user_name_problem(user):
             raise InvalidTokenError(f"the claim {self._user_claim!r} of the token is no name of a user")
-        if not isinstance(expires_at, int) or expires_at <= time.time():
+        if expires_at <= time.time():
             raise InvalidTokenError("the token has expired")
         return VerifiedToken(user, float(expires_at))
 

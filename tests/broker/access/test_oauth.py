@@ -67,6 +67,13 @@ def test_tokens_of_the_issuer_name_their_user(verifier: TokenVerifier) -> None:
         assert found == ("anne", expires_at)
 
 
+@pytest.mark.parametrize("expires_at", [2e10, 2**40 + 0.5, 2**63, 10**18, 1e300, 10**400])
+def test_times_of_expiry_are_numbers_of_any_size(verifier: TokenVerifier, expires_at: float) -> None:
+    found = verifier.verify(sign(exp=expires_at))
+    assert 2e10 <= found.expires_at <= expires_at
+    assert found.expires_at * 1000 < 2**63, "a response has it in ms"
+
+
 def encode(value: Any) -> str:
     return urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
