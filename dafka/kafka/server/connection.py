@@ -337,9 +337,18 @@ class Connection:
         await self._mute(context.throttle_s)
 
     async def _mute(self, wait_s: float) -> None:
-        """Read nothing for a time, because the client has used more than its quota. It ends if the client leaves."""
-        until = trio.current_time() + wait_s
-        while wait_s > 0 and not self._accepted.has_closed and not self._stopping.has_begun:
+        """Read nothing for a time, because the client has used more than its quota.
+
+        It ends if the client leaves, or quotas change.
+        """
+        until, meter = trio.current_time() + wait_s, self._server.quota_meter
+        version = meter.version
+        while (
+            wait_s > 0
+            and meter.version == version
+            and not self._accepted.has_closed
+            and not self._stopping.has_begun
+        ):
             with self._stopping.interrupting():
                 await trio.sleep(min(wait_s, MUTED_S))
             wait_s = until - trio.current_time()
@@ -470,7 +479,7 @@ class Connection:
 def _set_throttle_time(response: Response, context: RequestContext) -> None:
     """Have a response say for how long its client should send nothing."""
     if hasattr(response, "throttle_time_ms"):
-        response.throttle_time_ms = min(math.ceil(context.throttle_s * 1000), THROTTLE_MS_MAX)
+        response.throttle_time_ms = math.ceil(min(context.throttle_s * 1000, THROTTLE_MS_MAX))
 
 
 def _throttled(

@@ -15,6 +15,9 @@ WINDOW_S = 10.0
 BUCKETS_MAX = 10_000
 """How many users, client ids and pairs of both are metered. The one that was idle for the longest is forgotten."""
 
+CLIENT_ID_CHARACTERS_MAX = 255
+"""How much of a client id counts, in characters, so that those of hostile clients take little memory."""
+
 REFUSED_S = 1.0
 """For how many seconds a connection beyond the rate of its address is kept before it is closed, at most."""
 
@@ -48,6 +51,11 @@ class QuotaMeter:
         self._limits: dict[tuple[QuotaKey, str, str], Limit | None] = {}
         self._meters: OrderedDict[tuple[QuotaKey, str, str], _Meter] = OrderedDict()
 
+    @property
+    def version(self) -> int:
+        """The version of the quotas."""
+        return self._quotas.version
+
     def spend(self, key: QuotaKey, user: str, client_id: str | None, amount: float, now: float) -> float:
         """Charge a client for what it has used. Return how many seconds it must wait. The user is empty if unknown."""
         meter = self._find(key, user, client_id, now)
@@ -79,7 +87,7 @@ class QuotaMeter:
         if self._version != self._quotas.version or len(self._limits) > BUCKETS_MAX:
             self._version = self._quotas.version
             self._limits.clear()
-        asked = key, user or ANONYMOUS, client_id or ""
+        asked = key, user or ANONYMOUS, (client_id or "")[:CLIENT_ID_CHARACTERS_MAX]
         if asked not in self._limits:
             self._limits[asked] = self._quotas.find_limit(*asked)
         found = self._limits[asked]

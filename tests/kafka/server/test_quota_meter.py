@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from dafka.broker.core.client_quotas import EntityType, QuotaKey, make_entity
 from dafka.broker.core.metadata.commands import AlterClientQuota
 from dafka.broker.core.metadata.quota_table import QuotaTable
 from dafka.kafka.server import quota_meter
-from dafka.kafka.server.quota_meter import REFUSED_S, WINDOW_S, QuotaMeter
+from dafka.kafka.server.quota_meter import CLIENT_ID_CHARACTERS_MAX, REFUSED_S, WINDOW_S, QuotaMeter
 from tests.seeds import each_seed
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
@@ -92,3 +93,19 @@ def test_a_limited_number_of_clients_is_metered(monkeypatch: pytest.MonkeyPatch)
         assert meter.spend(KEY, name, "x", 20, 0) == 10
     assert [meter.spend(KEY, name, "x", 0, 0) for name in "bcd"] == [10, 10, 10]
     assert meter.spend(KEY, "a", "x", 0, 0) == 0, "it was forgotten"
+
+
+def test_long_client_ids_take_little_memory() -> None:
+    table = QuotaTable()
+    limit(table, {EntityType.CLIENT_ID: None}, "1")
+    meter = QuotaMeter(table)
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            meter.spend(KEY, "", f"{number}-" + "x" * 30_000, 1, 0)
+        assert tracemalloc.get_traced_memory()[0] < 2**21
+    finally:
+        tracemalloc.stop()
+    shared = "x" * CLIENT_ID_CHARACTERS_MAX
+    assert not meter.spend(KEY, "", shared + "y", WINDOW_S, 0)
+    assert meter.spend(KEY, "", shared + "z", 1, 0) == 1, "what follows in an id does not count"

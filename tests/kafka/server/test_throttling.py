@@ -39,6 +39,25 @@ async def test_a_producer_waits_for_what_it_has_sent(autojump_clock: MockClock, 
         assert client.cluster.listener.counters.throttled == {QuotaKey.PRODUCER_BYTE_RATE.value: 1}
 
 
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9])
+@pytest.mark.parametrize("api", [ApiKey.PRODUCE, ApiKey.FETCH])
+async def test_a_tiny_quota_has_clients_wait_until_it_changes(
+    autojump_clock: MockClock, rate: float, api: ApiKey
+) -> None:
+    key = QuotaKey.PRODUCER_BYTE_RATE if api is ApiKey.PRODUCE else QuotaKey.CONSUMER_BYTE_RATE
+    async with connect() as client:
+        client.limit(key, rate)
+        asked = produce() if api is ApiKey.PRODUCE else of_logs(api, {("t", 0): {}})
+        assert (await client.ask(api, 7, **asked))["throttle_time_ms"] == 2**31 - 1
+        await client.send(ApiKey.API_VERSIONS, 0)
+        with trio.move_on_after(1000) as scope:
+            await client.receive(ApiKey.API_VERSIONS, 0)
+        assert scope.cancelled_caught
+        client.limit(key, 1e9)
+        with trio.fail_after(2):
+            await client.receive(ApiKey.API_VERSIONS, 0)
+
+
 async def test_a_producer_without_answers_waits_too(autojump_clock: MockClock) -> None:
     async with connect() as client:
         client.limit(QuotaKey.PRODUCER_BYTE_RATE, RATE)
