@@ -7,7 +7,7 @@ from pathlib import Path
 from dafka.broker.access.credentials import Credential, Token
 from dafka.broker.access.permissions import EffectivePermissions, Permissions
 from dafka.broker.access.users_file import User, UsersFile
-from dafka.broker.core.acls import Acl, normalize_host
+from dafka.broker.core.acls import EVERY_NAME, Acl, normalize_host
 from dafka.broker.core.metadata.client_access import ClientAccess
 
 CACHED_MAX = 10_000
@@ -85,12 +85,13 @@ class Users:
     def permissions_of(self, user: User, host: str) -> Permissions:
         """Return what a user may do from an address, by the file and the ACLs that stand now."""
         self._forget_changed()
-        key = user.name, host
-        found = self._permissions.get(key)
+        found = self._permissions.get((user.name, EVERY_NAME)) or self._permissions.get((user.name, host))
         if found is None:
             patterns = {name: getattr(user.permissions, name) for name in Permissions.__match_args__}
             acls = self._access.list_acls_of(user.name, _address_of(host))
-            found = self._permissions[key] = EffectivePermissions(**patterns, acls=acls)
+            found = EffectivePermissions(**patterns, acls=acls)
+            key = host if self._access.names_host_for(user.name) else EVERY_NAME
+            self._permissions[user.name, key] = found
         return found
 
     def refresh(self) -> bool:

@@ -239,6 +239,24 @@ def test_a_small_change_is_noticed_by_all_that_have_looked_before(tmp_path: Path
         assert users.permissions_of(bob, "0:0:0:0:0:0:0:1").may_read("t") is is_permitted
 
 
+def test_acls_of_a_user_are_kept_once_for_all_addresses_unless_they_name_one(tmp_path: Path) -> None:
+    write_users(tmp_path / "users", {})
+    users, state = Users(tmp_path / "users"), begin()
+    users.join(state.access)
+    bob, carl = (User(each, {}, Permissions()) for each in ("bob", "carl"))
+
+    def count(user: User) -> int:
+        return len({id(users.permissions_of(user, f"10.0.0.{number}")) for number in range(100)})
+
+    everywhere = Acl(ResourceType.TOPIC, "t", "User:bob", Operation.READ)
+    state.apply(Order(CreateAcls((everywhere,))))
+    assert (count(bob), count(carl)) == (1, 1)
+    state.apply(Order(CreateAcls((attrs.evolve(everywhere, host="10.0.0.1"),))))
+    assert (count(bob), count(carl)) == (100, 1)
+    state.apply(Order(CreateAcls((attrs.evolve(everywhere, principal="User:*", host="10.0.0.1"),))))
+    assert (count(bob), count(carl)) == (100, 100)
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_nothing_is_written_that_an_older_broker_of_the_cluster_does_not_know(level: int) -> None:
     members = begin(level).members

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from dafka.broker.core.acls import EVERY_USER, PRINCIPAL_PREFIX, Acl
+from dafka.broker.core.acls import EVERY_NAME, EVERY_USER, PRINCIPAL_PREFIX, Acl
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import CreateAcls, DeleteAcls, DeleteScramCredential, SetScramCredential
 from dafka.broker.core.metadata.outcome import DONE, Outcome
@@ -37,8 +37,15 @@ class ClientAccess:
 
     def list_acls_of(self, user: str, host: str) -> tuple[Acl, ...]:
         """Return the ACLs that count for a user at an address."""
-        named = (self._acls.get(each, ()) for each in (EVERY_USER, PRINCIPAL_PREFIX + user))
-        return tuple(each for each in chain.from_iterable(named) if each.counts_for(user, host))
+        return tuple(each for each in self._list_acls_for(user) if each.counts_for(user, host))
+
+    def names_host_for(self, user: str) -> bool:
+        """Return whether what a user may do depends on its address."""
+        return any(each.host != EVERY_NAME for each in self._list_acls_for(user))
+
+    def _list_acls_for(self, user: str) -> Iterator[Acl]:
+        """Yield the ACLs of a user and of all users, for all addresses."""
+        return chain.from_iterable(self._acls.get(each, ()) for each in (EVERY_USER, PRINCIPAL_PREFIX + user))
 
     def has_acl(self, acl: Acl) -> bool:
         """Return whether an ACL stands."""
