@@ -34,6 +34,9 @@ BACKOFF_MAX_S = 60.0
 REMEMBERED_MAX = 10_000
 """Maximum number of pairs of an address and a user for which failures are remembered."""
 
+NAME_CHARACTERS_MAX = 100
+"""How much of a name counts, in characters, as many as users have at most: unknown names of clients can be long."""
+
 _T = TypeVar("_T")
 
 
@@ -119,9 +122,9 @@ class Logins:
         the client is authenticated. Raise `LoginError` if the client failed to authenticate, and `TooManyLoginsError`
         if clients of this address tried too many passwords for this user.
         """
-        key = host, user
-        self.check(host, user)
-        async with self._turns.take(host, user):
+        key = host, user[:NAME_CHARACTERS_MAX]
+        self.check(*key)
+        async with self._turns.take(*key):
             try:
                 answered = await trio.to_thread.run_sync(answer)
             except LoginError:
@@ -134,7 +137,7 @@ class Logins:
 
     def check(self, host: str, user: str) -> None:
         """Raise `TooManyLoginsError` if clients of an address must wait before they try a user again."""
-        failures = self._failures.get((host, user))
+        failures = self._failures.get((host, user[:NAME_CHARACTERS_MAX]))
         if failures is not None and trio.current_time() < failures.until:
             raise TooManyLoginsError(failures.until - trio.current_time())
 

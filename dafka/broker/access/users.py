@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dafka.broker.access.credentials import Credential, Token
 from dafka.broker.access.permissions import EffectivePermissions, Permissions
-from dafka.broker.access.users_file import User, UsersFile
+from dafka.broker.access.users_file import User, UsersFile, find_user_name_problem
 from dafka.broker.core.acls import EVERY_NAME, Acl, normalize_host
 from dafka.broker.core.metadata.client_access import ClientAccess
 
@@ -17,8 +17,8 @@ CACHED_MAX = 10_000
 class Users:
     """The users in a file and in the cluster, and what each may do from an address.
 
-    A user in the file has the credentials of the file only. The ACLs of the cluster count for all users. Raise
-    `ConfigError` if the file cannot be read at first.
+    A user in the file has the credentials of the file only. The ACLs of the cluster count for all users. Threads can
+    call `find`. Raise `ConfigError` if the file cannot be read at first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,9 +34,10 @@ class Users:
         self._forget()
 
     def _forget(self) -> None:
-        self._version = self._access.version
-        self._found.clear()
-        self._permissions.clear()
+        # What the thread of a login still looks up goes to the former ones, since it can be outdated.
+        version = self._access.version
+        self._found, self._permissions = {}, {}
+        self._version = version
 
     def find_token(self, secret: str) -> tuple[User, Token] | None:
         """Return the user of a token and the stored token; None if the token is unknown or has expired."""
@@ -51,13 +52,14 @@ class Users:
         return User(name, {}, Permissions()) if found is None and is_proved else found
 
     def _find(self, name: str) -> User | None:
-        found = self._file.find(name)
-        if found is not None:
-            return found
+        in_file = self._file.find(name)
+        if in_file is not None or find_user_name_problem(name):
+            return in_file
         self._forget_changed()
-        if name not in self._found:
-            self._found[name] = self._find_in_cluster(name)
-        return self._found[name]
+        found = self._found
+        if name not in found:
+            found[name] = self._find_in_cluster(name)
+        return found[name]
 
     def _forget_changed(self) -> None:
         if self._version != self._access.version or len(self._permissions) + len(self._found) > CACHED_MAX:
@@ -66,7 +68,7 @@ class Users:
     def _find_in_cluster(self, name: str) -> User | None:
         credentials = {
             mechanism.sasl_name: Credential(each.decode()[0], each.iterations, *each.decode()[1:])
-            for mechanism, each in self._access.find_credentials(name).items()
+            for mechanism, each in dict(self._access.find_credentials(name)).items()
         }
         return User(name, credentials, Permissions()) if credentials else None
 

@@ -6,7 +6,8 @@ small world is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -38,6 +39,7 @@ from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     CreateAcls,
     DeleteAcls,
+    DeleteScramCredential,
     Order,
     RegisterBroker,
     SetFeatureLevel,
@@ -237,6 +239,41 @@ def test_a_small_change_is_noticed_by_all_that_have_looked_before(tmp_path: Path
         assert users.permissions_of(bob, "::1").may_read("t") is is_permitted
         assert not users.permissions_of(bob, "::2").may_read("t")
         assert users.permissions_of(bob, "0:0:0:0:0:0:0:1").may_read("t") is is_permitted
+
+
+def test_a_login_that_looks_a_user_up_while_it_is_removed_does_not_bring_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_users(tmp_path / "users", {})
+    users, state = Users(tmp_path / "users"), begin()
+    users.join(state.access)
+    state.apply(
+        Order(SetScramCredential(ScramCredential("bob", ScramMechanism.SHA_512, 4096, "YQ==", "Yg==", "Yw==")))
+    )
+    find = state.access.find_credentials
+
+    def find_late(name: str) -> Mapping[ScramMechanism, ScramCredential]:
+        found = dict(find(name))
+        monkeypatch.undo()
+        state.apply(Order(DeleteScramCredential(name, ScramMechanism.SHA_512)))
+        assert users.find(name) is None
+        return found
+
+    monkeypatch.setattr(state.access, "find_credentials", find_late)
+    assert users.find("bob") is not None, "it was there when the thread began"
+    assert users.find("bob") is None
+
+
+def test_names_that_no_user_can_have_are_not_kept(tmp_path: Path) -> None:
+    write_users(tmp_path / "users", {})
+    users = Users(tmp_path / "users")
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            assert users.find(f"{number}{'x' * 30_000}") is None
+        assert tracemalloc.get_traced_memory()[0] < 2**21
+    finally:
+        tracemalloc.stop()
 
 
 def test_acls_of_a_user_are_kept_once_for_all_addresses_unless_they_name_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from functools import partial
 from random import Random
 
@@ -140,6 +141,18 @@ async def test_wrong_passwords_delay_the_same_source_and_user_and_nobody_else(se
 
     # Threads work while the clock stands still.
     await trio.to_thread.run_sync(partial(trio.run, play, clock=clock))
+
+
+async def test_failures_of_long_names_take_little_memory() -> None:
+    logins = Logins()
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            with pytest.raises(LoginError):
+                await logins.verify("host", f"{number}{'x' * 30_000}", answer_wrongly, is_last=lambda: False)
+        assert tracemalloc.get_traced_memory()[0] < 2**21
+    finally:
+        tracemalloc.stop()
 
 
 async def test_few_passwords_are_hashed_at_the_same_time_and_few_wait() -> None:
