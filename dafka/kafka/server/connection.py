@@ -344,10 +344,7 @@ class Connection:
         until, meter = trio.current_time() + wait_s, self._server.quota_meter
         version = meter.version
         while (
-            wait_s > 0
-            and meter.version == version
-            and not self._accepted.has_closed
-            and not self._stopping.has_begun
+            wait_s > 0 and meter.version == version and not self._accepted.has_closed and not self._stopping.has_begun
         ):
             with self._stopping.interrupting():
                 await trio.sleep(min(wait_s, MUTED_S))

@@ -247,9 +247,7 @@ def test_a_login_that_looks_a_user_up_while_it_is_removed_does_not_bring_it_back
     write_users(tmp_path / "users", {})
     users, state = Users(tmp_path / "users"), begin()
     users.join(state.access)
-    state.apply(
-        Order(SetScramCredential(ScramCredential("bob", ScramMechanism.SHA_512, 4096, "YQ==", "Yg==", "Yw==")))
-    )
+    state.apply(Order(SetScramCredential(ScramCredential("bob", ScramMechanism.SHA_512, 4096, "YQ==", "Yg==", "Yw=="))))
     find = state.access.find_credentials
 
     def find_late(name: str) -> Mapping[ScramMechanism, ScramCredential]:
