@@ -101,6 +101,7 @@ async def read_records(request: Request) -> AnyResponse:
     ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
     if query["wait_ms"] and not any(ends[log] > offset for log, offset in offsets.items()):
         await _wait(request, offsets)
+        request.principal.check_read(topic)  # permissions can have changed meanwhile
         ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
     if query["to"] is not None:
         ends = await find_offsets(access, request.groups, logs, _parse_position(request, query["to"]))

@@ -34,7 +34,7 @@ from tests.http.secured import (
     run_secured,
     without_one,
 )
-from tests.waiting import poll_until
+from tests.waiting import poll_until, wait_until
 
 TOPIC, GROUP, OTHER_GROUP = "orders", "billing", "shipping"
 READ, WRITE, ADMIN = ("read", TOPIC), ("write", TOPIC), ("admin", TOPIC)
@@ -293,6 +293,26 @@ async def test_a_stream_ends_when_its_user_may_not_read_any_more(
     assert source.values() == ["before"]
     assert [each["code"] for each in source.errors] == [code]
     await web.request("DELETE", f"/topics/{topic}", **account.root)
+
+
+async def test_a_request_that_waits_gets_nothing_that_its_user_may_not_read_any_more(alone: Secured) -> None:
+    web, account = alone
+    account.permit(EVERYTHING)
+    await web.request("POST", "/topics", document={"name": "polled"}, **account.root)
+    target, counted = "/topics/polled/records", ("GET", "/topics/{topic}/records")
+    before, answers = web.server.counters.requests[counted], list[Answer]()
+
+    async def read() -> None:
+        answers.append(await web.request("GET", f"{target}?from=latest&wait_ms=60000", **account.bearer))
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await wait_until(lambda: web.server.counters.requests[counted] > before)
+            account.permit(only([("write", "polled")]))
+            await web.request("POST", target, b"secret", **account.root)
+    assert answers[0].code == "forbidden"
+    await web.request("DELETE", "/topics/polled", **account.root)
 
 
 def test_a_browser_logs_in_and_out(alone: Secured) -> None:
