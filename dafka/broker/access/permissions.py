@@ -119,8 +119,8 @@ class Permissions:
 
     def may_create_by_use(self, topic: str) -> bool:
         """Return whether a topic that does not exist is created when the user asks for it, with all defaults."""
-        is_writer = self.has(Permission.WRITE, topic) and not self._rules.deny(Operation.CREATE, _TOPIC, topic)
-        return is_writer or self.may_create(topic)
+        is_writer = self.has(Permission.WRITE, topic) and self.may_write(topic)
+        return (is_writer and not self._rules.deny(Operation.CREATE, _TOPIC, topic)) or self.may_create(topic)
 
     def may_move(self, topic: str) -> bool:
         """Return whether the user may choose the brokers of a topic."""

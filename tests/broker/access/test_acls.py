@@ -403,6 +403,13 @@ def test_an_administrator_of_the_file_cannot_be_locked_out() -> None:
     assert not EffectivePermissions(groups=("a*", "b")).may_use_every_group
 
 
+@pytest.mark.parametrize("operation", [Operation.WRITE, Operation.CREATE])
+def test_no_topic_is_created_by_use_for_a_writer_of_the_file_who_is_denied_to_write_it(operation: Operation) -> None:
+    denial = Acl(ResourceType.TOPIC, "t", "User:*", operation, effect=AclEffect.DENY)
+    found = EffectivePermissions(write=("*",), acls=(denial,))
+    assert [found.may_create_by_use(each) for each in ("t", "u")] == [False, True]
+
+
 PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"resource_type": ResourceType.ANY}, "the resource type ANY"),
     ({"pattern_type": PatternType.ANY}, "the pattern type ANY"),
