@@ -24,6 +24,7 @@
  *   | {group: string, otherwise?: "earliest" | "latest"}} Position Where a subscription begins.
  */
 
+const SOCKET_OPEN = 1; // as in WebSocket.OPEN
 const PROTOCOL = "dafka.json.v1";
 const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 10_000;
@@ -284,7 +285,9 @@ export class DafkaClient extends EventTarget {
     if (!this.#socket && !this.#closed) this.#setTimer(0, () => this.#connect());
   }
 
+  /** Send a message, unless the socket is closing: what is not answered is sent again on the next one. */
   #send(message) {
+    if (this.#socket.readyState !== SOCKET_OPEN) return;
     this.#socket.send(typeof message === "string" ? message : JSON.stringify(message));
   }
 
