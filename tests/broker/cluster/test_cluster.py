@@ -74,7 +74,9 @@ async def apply_faults(cluster: ProcessCluster, workload: Workload, draw: Random
 
 
 DOUBLES = pytest.mark.xfail(
-    strict=False, reason="issue 43: a batch that reached both sides of a split can be in the log twice afterwards"
+    strict=False,
+    reason="issue 43: a batch that reached both sides of a split is in the log twice afterwards, if a replica has lost "
+    "its header: it got only a part of the records that were sent together",
 )
 
 
