@@ -26,7 +26,6 @@ from dafka.kafka.apis.shared.authorization import (
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.changes import make_change, requester_of
-from dafka.kafka.apis.shared.levels import explain_level
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
 from dafka.kafka.apis.shared.repeats import refuse_repeated
 from dafka.kafka.protocol.constants import (
@@ -361,7 +360,7 @@ async def _change_group(
     context: RequestContext, group_id: str, settings: dict[str, str] | None, *, is_trial: bool
 ) -> tuple[ErrorCode, str | None]:
     """Replace the settings of a group. Return the error and its message."""
-    if problem := explain_level(context, SHARE_GROUPS):
+    if problem := context.explain_level(SHARE_GROUPS):
         return ErrorCode.UNSUPPORTED_VERSION, problem
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID, "the group id is empty"

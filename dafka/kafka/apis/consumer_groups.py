@@ -25,7 +25,6 @@ from dafka.kafka.apis.shared.authorization import (
     refuse,
     split_unauthorized,
 )
-from dafka.kafka.apis.shared.levels import explain_level
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.topic_ids import id_of, parse_id
 from dafka.kafka.protocol.messages.consumer_groups import (
@@ -63,7 +62,7 @@ async def heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequ
     """Add a member to a group, keep it there, or remove it."""
     if context.header.api_version >= _MEMBER_ID_VERSION and not request.member_id:
         return _refuse(ErrorCode.INVALID_REQUEST, "the member id is empty: a client chooses it before it joins")
-    problem = explain_level(context, CONSUMER_GROUPS)
+    problem = context.explain_level(CONSUMER_GROUPS)
     if problem:
         return _refuse(ErrorCode.UNSUPPORTED_VERSION, problem)
     timeout_ms, names = request.rebalance_timeout_ms, request.subscribed_topic_names

@@ -19,7 +19,6 @@ from dafka.kafka.apis.shared.authorization import (
     refuse,
     split_unauthorized,
 )
-from dafka.kafka.apis.shared.levels import explain_level
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.topic_ids import parse_id
 from dafka.kafka.protocol.messages.consumer_groups import (
@@ -49,7 +48,7 @@ def _authorize_heartbeat(user: Permissions, _context: RequestContext, request: S
 @handles(ShareGroupHeartbeatRequest, _authorize_heartbeat)
 async def heartbeat(context: RequestContext, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
     """Add a member to a share group, keep it there, or remove it."""
-    problem = explain_level(context, SHARE_GROUPS)
+    problem = context.explain_level(SHARE_GROUPS)
     if problem:
         return _refuse(ErrorCode.UNSUPPORTED_VERSION, problem)
     names = request.subscribed_topic_names

@@ -132,6 +132,13 @@ class RequestContext:
         is_by_id = not name and uses_topic_ids(self.header.api_key, self.header.api_version)
         return ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def explain_level(self, needed: int) -> str:
+        """Return why the cluster does not serve what belongs to a feature level; empty if it does."""
+        level = self.broker.node.tables.state.members.feature_level
+        if level >= needed:
+            return ""
+        return f"the cluster has the feature level {level}, and this needs {needed}: `dafka cluster upgrade`"
+
 
 def handles(
     request: type[Request], authorization: Authorization, *, awaits_metadata: bool = False
