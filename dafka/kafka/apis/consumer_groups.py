@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.core.acls import Operation, ResourceType
+from dafka.broker.core.acls import ResourceType
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, Assignment, by_topic
+from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, Assignment
 from dafka.broker.core.groups.consumer.results import (
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResult,
@@ -17,26 +16,17 @@ from dafka.broker.core.groups.consumer.results import (
 from dafka.broker.core.groups.consumer.results import DescribedConsumerGroup as GroupDescription
 from dafka.broker.core.metadata.features import CONSUMER_GROUPS
 from dafka.broker.core.metadata.log_replicas import LogKey
-from dafka.kafka.apis.shared.authorization import (
-    GROUP_REFUSED,
-    TOPIC_REFUSED,
-    add_refused,
-    list_operations,
-    refuse,
-    split_unauthorized,
-)
+from dafka.kafka.apis.shared.authorization import GROUP_REFUSED, TOPIC_REFUSED, list_operations
+from dafka.kafka.apis.shared.group_assignments import answer_assignment, authorize_description, describe_assignment
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
-from dafka.kafka.apis.shared.topic_ids import id_of, parse_id
+from dafka.kafka.apis.shared.topic_ids import id_of
 from dafka.kafka.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    DescribedAssignment,
     DescribedConsumer,
     DescribedConsumerGroup,
-    DescribedTopicPartitions,
-    HeartbeatAssignment,
     HeartbeatTopicPartitions,
 )
 
@@ -96,19 +86,12 @@ def _refuse(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartb
 def _answer(context: RequestContext, result: ConsumerHeartbeatResult) -> ConsumerGroupHeartbeatResponse:
     if result.error_code:
         return _refuse(result.error_code, result.error_message)
-    assignment = None
-    if result.assignment is not None:
-        parts = [
-            HeartbeatTopicPartitions(topic_id=parse_id(topic_id), partitions=numbers)
-            for topic_id, numbers in by_topic(result.assignment).items()
-        ]
-        assignment = HeartbeatAssignment(topic_partitions=parts)
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.NONE,
         member_id=result.member_id,
         member_epoch=result.member_epoch,
         heartbeat_interval_ms=context.broker.config.kafka.consumer_heartbeat_interval_ms,
-        assignment=assignment,
+        assignment=answer_assignment(result.assignment),
     )
 
 
@@ -116,34 +99,7 @@ def _read_logs(topics: Iterable[HeartbeatTopicPartitions]) -> Assignment:
     return frozenset(LogKey(id_of(topic.topic_id), number) for topic in topics for number in topic.partitions)
 
 
-def _authorize_description(
-    user: Permissions, _context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> Decision:
-    """Require the permission for the groups. Groups that read topics which the user may not see are refused, too."""
-    refused = split_unauthorized(request, "group_ids", partial(user.allow, Operation.DESCRIBE, ResourceType.GROUP))
-    add = add_refused(refused, "groups", GROUP_REFUSED)
-
-    def patch(response: ConsumerGroupDescribeResponse) -> None:
-        response.groups = [
-            each if all(map(user.may_see, _topics_in(each))) else refuse(DescribedConsumerGroup, each, TOPIC_REFUSED)
-            for each in response.groups
-        ]
-        if add is not None:
-            add(response)
-
-    return patch
-
-
-def _topics_in(group: DescribedConsumerGroup) -> set[str]:
-    return {
-        topic.topic_name
-        for member in group.members
-        for logs in (member.assignment, member.target_assignment)
-        for topic in logs.topic_partitions
-    }
-
-
-@handles(ConsumerGroupDescribeRequest, _authorize_description)
+@handles(ConsumerGroupDescribeRequest, authorize_description(lambda each: (each.assignment, each.target_assignment)))
 async def describe(context: RequestContext, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
     """Answer with groups, their members and what they read."""
     found = await context.broker.groups.describe_consumer_groups(request.group_ids)
@@ -179,18 +135,7 @@ def _describe_member(group: GroupDescription, described: DescribedMember) -> Des
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscription.names),
         subscribed_topic_regex=member.subscription.pattern or None,
-        assignment=_describe_logs(group, member.assigned),
-        target_assignment=_describe_logs(group, described.target),
+        assignment=describe_assignment(member.assigned, group.topics),
+        target_assignment=describe_assignment(described.target, group.topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
-    )
-
-
-def _describe_logs(group: GroupDescription, logs: Assignment) -> DescribedAssignment:
-    """Return logs with the names of their topics. Logs of deleted topics are left out."""
-    return DescribedAssignment(
-        topic_partitions=[
-            DescribedTopicPartitions(topic_id=parse_id(topic_id), topic_name=group.topics[topic_id], partitions=numbers)
-            for topic_id, numbers in by_topic(logs).items()
-            if topic_id in group.topics
-        ]
     )

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.core.acls import Operation, ResourceType
+from dafka.broker.core.acls import ResourceType
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, by_topic
+from dafka.broker.core.groups.consumer.members import JOINING_EPOCH
 from dafka.broker.core.groups.share.members import ASSIGNOR, ShareHeartbeatRequest, ShareMember
 from dafka.broker.core.groups.share.members import DescribedShareGroup as GroupDescription
 from dafka.broker.core.metadata.features import SHARE_GROUPS
-from dafka.kafka.apis.shared.authorization import (
-    GROUP_REFUSED,
-    TOPIC_REFUSED,
-    add_refused,
-    list_operations,
-    refuse,
-    split_unauthorized,
-)
+from dafka.kafka.apis.shared.authorization import GROUP_REFUSED, TOPIC_REFUSED, list_operations
+from dafka.kafka.apis.shared.group_assignments import answer_assignment, authorize_description, describe_assignment
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
-from dafka.kafka.apis.shared.topic_ids import parse_id
-from dafka.kafka.protocol.messages.consumer_groups import (
-    DescribedAssignment,
-    DescribedTopicPartitions,
-    HeartbeatAssignment,
-    HeartbeatTopicPartitions,
-)
 from dafka.kafka.protocol.messages.share_groups import (
     DescribedShareGroup,
     DescribedShareMember,
@@ -65,19 +50,12 @@ async def heartbeat(context: RequestContext, request: ShareGroupHeartbeatRequest
     )
     if result.error_code:
         return _refuse(result.error_code, result.error_message)
-    assignment = None
-    if result.assignment is not None:
-        parts = [
-            HeartbeatTopicPartitions(topic_id=parse_id(topic_id), partitions=numbers)
-            for topic_id, numbers in by_topic(result.assignment).items()
-        ]
-        assignment = HeartbeatAssignment(topic_partitions=parts)
     return ShareGroupHeartbeatResponse(
         error_code=ErrorCode.NONE,
         member_id=result.member_id,
         member_epoch=result.member_epoch,
         heartbeat_interval_ms=context.broker.config.kafka.consumer_heartbeat_interval_ms,
-        assignment=assignment,
+        assignment=answer_assignment(result.assignment),
     )
 
 
@@ -87,27 +65,7 @@ def _refuse(error: ErrorCode, message: str | None = None) -> ShareGroupHeartbeat
     )
 
 
-def _authorize_description(user: Permissions, _context: RequestContext, request: ShareGroupDescribeRequest) -> Decision:
-    """Require the permission for the groups. Groups that read topics which the user may not see are refused, too."""
-    refused = split_unauthorized(request, "group_ids", partial(user.allow, Operation.DESCRIBE, ResourceType.GROUP))
-    add = add_refused(refused, "groups", GROUP_REFUSED)
-
-    def patch(response: ShareGroupDescribeResponse) -> None:
-        response.groups = [
-            each if all(map(user.may_see, _topics_in(each))) else refuse(DescribedShareGroup, each, TOPIC_REFUSED)
-            for each in response.groups
-        ]
-        if add is not None:
-            add(response)
-
-    return patch
-
-
-def _topics_in(group: DescribedShareGroup) -> set[str]:
-    return {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
-
-
-@handles(ShareGroupDescribeRequest, _authorize_description)
+@handles(ShareGroupDescribeRequest, authorize_description(lambda each: (each.assignment,)))
 async def describe(context: RequestContext, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
     """Answer with share groups, their members and what they read."""
     found = await context.broker.groups.describe_share_groups(request.group_ids)
@@ -133,7 +91,6 @@ def _describe(group: GroupDescription) -> DescribedShareGroup:
 
 
 def _describe_member(group: GroupDescription, member: ShareMember) -> DescribedShareMember:
-    """Return a member with its logs. Logs of deleted topics are left out."""
     return DescribedShareMember(
         member_id=member.member_id,
         rack_id=member.rack or None,
@@ -141,13 +98,5 @@ def _describe_member(group: GroupDescription, member: ShareMember) -> DescribedS
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        assignment=DescribedAssignment(
-            topic_partitions=[
-                DescribedTopicPartitions(
-                    topic_id=parse_id(topic_id), topic_name=group.topics[topic_id], partitions=numbers
-                )
-                for topic_id, numbers in by_topic(member.assigned).items()
-                if topic_id in group.topics
-            ]
-        ),
+        assignment=describe_assignment(member.assigned, group.topics),
     )
