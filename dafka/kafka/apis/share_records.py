@@ -178,7 +178,7 @@ async def _fetch(
     """Return the logs with acquired records or errors. Wait for one of them."""
     parts = {each: _Part(*find_shared_log(context, each)) for each in session.logs}
     shares = context.broker.shares
-    if session.is_new:
+    if request.share_session_epoch == INITIAL_EPOCH:
         async with trio.open_nursery() as nursery:
             for each, part in parts.items():
                 if part.log is not None and not part.error:

@@ -40,13 +40,11 @@ class ShareSession:
         client: The connection on which it began.
         epoch: The epoch of its next request.
         logs: The logs that the member reads; those whose records were returned last come last.
-        is_new: Whether it has begun with the present request.
     """
 
     client: Hashable
     epoch: int = 1
     logs: dict[SharedLog, None] = attrs.field(factory=dict)
-    is_new: bool = True
 
     def delay(self, log: SharedLog) -> None:
         """Read a log after the others the next time, because its records were returned."""
@@ -98,7 +96,6 @@ class ShareSessions:
             return ErrorCode.INVALID_SHARE_SESSION_EPOCH, None, []
         else:
             session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
-            session.is_new = False
         before = len(session.logs)
         session.logs.update(dict.fromkeys(added))
         for log in forgotten:
