@@ -22,6 +22,11 @@ class AcquiredRecords(NamedTuple):
     batches: Sequence[bytes] = ()
     ranges: Sequence[AcquiredRange] = ()
 
+    @property
+    def record_count(self) -> int:
+        """The number of offsets in the ranges."""
+        return sum(each.end - each.first for each in self.ranges)
+
 
 @attrs.frozen(kw_only=True)
 class ShareRead:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -25,12 +25,15 @@ from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH, RECORD_LI
 from dafka.kafka.protocol.messages.logs import LeaderIdAndEpoch, NodeEndpoint
 from dafka.kafka.protocol.messages.share_records import (
     AcknowledgedPartition,
+    AcknowledgementBatch,
+    AcknowledgeTopic,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,
     ShareAcknowledgeTopicResponse,
     ShareFetchableTopicResponse,
     ShareFetchRequest,
     ShareFetchResponse,
+    ShareFetchTopic,
     SharePartitionData,
 )
 from dafka.kafka.protocol.messages.share_records import AcquiredRecords as AcquiredRange
@@ -59,7 +62,7 @@ class _Part:
 
 
 def _authorize(response: type[ShareFetchResponse | ShareAcknowledgeResponse]) -> Authorization:
-    """Require the permission for the group, and `read` on the topics. Those of sessions are checked with each fetch."""
+    """Require the permission for the group, and `read` on the topics. Each fetch checks the topics of its session."""
 
     def authorize(
         user: Permissions, context: RequestContext, request: ShareFetchRequest | ShareAcknowledgeRequest
@@ -83,11 +86,7 @@ async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> Sh
     deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
     member = ShareMemberId(request.group_id or "", request.member_id or "")
     epoch = request.share_session_epoch
-    named = {
-        SharedLog(topic.topic_id, each.partition_index): each.acknowledgement_batches
-        for topic in request.topics
-        for each in topic.partitions
-    }
+    named = _read_named(request.topics)
     acknowledged = {log: batches for log, batches in named.items() if batches}
     problem = _find_problem(member, is_early=epoch == INITIAL_EPOCH and bool(acknowledged))
     if problem:
@@ -118,11 +117,7 @@ async def share_acknowledge(context: RequestContext, request: ShareAcknowledgeRe
     error, session = _begin(context, member, epoch)
     if session is None:
         return ShareAcknowledgeResponse(error_code=error)
-    named = {
-        SharedLog(topic.topic_id, each.partition_index): each.acknowledgement_batches
-        for topic in request.topics
-        for each in topic.partitions
-    }
+    named = _read_named(request.topics)
     errors = await acknowledge(context, member, named, is_renewal=request.is_renew_ack)
     if epoch == FINAL_EPOCH:
         _end(context, member)
@@ -139,6 +134,17 @@ async def share_acknowledge(context: RequestContext, request: ShareAcknowledgeRe
         ],
         node_endpoints=_describe_endpoints(context, leaders.values()),
     )
+
+
+def _read_named(
+    topics: Iterable[ShareFetchTopic | AcknowledgeTopic],
+) -> dict[SharedLog, Sequence[AcknowledgementBatch]]:
+    """Return the logs in a request, each with what the member says of its records."""
+    return {
+        SharedLog(topic.topic_id, each.partition_index): each.acknowledgement_batches
+        for topic in topics
+        for each in topic.partitions
+    }
 
 
 def _find_problem(member: ShareMemberId, *, is_early: bool) -> str:
@@ -237,9 +243,8 @@ async def _read_within_memory(
                 part.error = ErrorCode.KAFKA_STORAGE_ERROR
                 continue
             left -= sum(map(len, part.acquired.batches))
-            count = sum(each.end - each.first for each in part.acquired.ranges)
-            wanted = attrs.evolve(wanted, records_max=wanted.records_max - count)
-            acquired += [part] if count else []
+            wanted = attrs.evolve(wanted, records_max=wanted.records_max - part.acquired.record_count)
+            acquired += [part] if part.acquired.ranges else []
     finally:
         answers.give_back(granted)
     is_too_large = granted - left > max(granted, answers.left_bytes)
@@ -274,8 +279,7 @@ def _respond(
             ],
         )
         if part.log is not None:
-            count = sum(acquired.end - acquired.first for acquired in part.acquired.ranges)
-            context.server.counters.consumed[part.log.topic] += count
+            context.server.counters.consumed[part.log.topic] += part.acquired.record_count
     return ShareFetchResponse(
         acquisition_lock_timeout_ms=context.broker.shares.settings_of(member.group_id).limits.lock_ms,
         responses=[
@@ -295,10 +299,8 @@ def _by_topic(partitions: Mapping[SharedLog, _T]) -> dict[uuid.UUID, list[_T]]:
 
 def _find_leader(context: RequestContext, named: SharedLog, error: ErrorCode) -> LeaderIdAndEpoch:
     """Return the leader of a log for a client that has asked another broker."""
-    log = find_shared_log(context, named).log
-    if log is None or error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
-        return _NO_LEADER
-    return context.view_cluster().describe_leader(log)
+    log = find_shared_log(context, named).log if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+    return _NO_LEADER if log is None else context.view_cluster().describe_leader(log)
 
 
 def _describe_endpoints(context: RequestContext, leaders: Iterable[LeaderIdAndEpoch]) -> list[NodeEndpoint]:

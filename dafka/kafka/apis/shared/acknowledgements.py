@@ -12,7 +12,7 @@ from dafka.broker.core.groups.share.share_partition import Acknowledgement, Ackn
 from dafka.broker.core.log.log import Log
 from dafka.kafka.apis.shared.leaders import find_leader_error
 from dafka.kafka.apis.shared.registry import RequestContext
-from dafka.kafka.apis.shared.topic_ids import find_by_id
+from dafka.kafka.apis.shared.topic_ids import find_by_id, id_of
 from dafka.kafka.protocol.messages.share_records import AcknowledgementBatch
 from dafka.kafka.server.share_sessions import SharedLog, ShareMemberId
 
@@ -55,7 +55,7 @@ async def acknowledge(
         if log is None or errors[each]:
             continue
         read = _read(batches, is_renewal=is_renewal)
-        served = shares.served(member.group_id, context.broker.node.topics[log.topic].topic_id, each.number)
+        served = shares.served(member.group_id, id_of(each.topic_id), each.number)
         if read is None:
             errors[each] = ErrorCode.INVALID_REQUEST
         elif served is None:  # no records are acquired here
