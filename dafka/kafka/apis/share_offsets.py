@@ -136,17 +136,18 @@ async def alter_offsets(
     context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
     """Set where a share group without members continues."""
+    topics = {each.topic_name: context.find_topic(each.topic_name, NIL) for each in request.topics}
     offsets = {
         LogKey(topic.topic_id, each.partition_index): max(each.start_offset, 0)
         for asked in request.topics
-        if (topic := context.find_topic(asked.topic_name, NIL)) is not None
+        if (topic := topics[asked.topic_name]) is not None
         for each in asked.partitions
         if each.partition_index in range(topic.log_count)
     }
     error = await context.broker.groups.set_share_starts(request.group_id, offsets) if offsets else ErrorCode.NONE
     responses = list[AlteredShareTopic]()
     for asked in request.topics:
-        topic = context.find_topic(asked.topic_name, NIL)
+        topic = topics[asked.topic_name]
         count = 0 if topic is None else topic.log_count
         partitions = [
             AlteredSharePartition(
