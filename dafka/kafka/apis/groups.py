@@ -61,13 +61,12 @@ _NOT_FOUND_VERSION = 6
 
 def _authorize_coordinator(user: Permissions, context: RequestContext, request: FindCoordinatorRequest) -> Decision:
     """Require the permission for the groups or the transactional ids in the request."""
-    error = GROUP_REFUSED if request.key_type in {GROUP_KEY, SHARE_KEY} else TRANSACTION_REFUSED
+    resource_type, error = ResourceType.TRANSACTIONAL_ID, TRANSACTION_REFUSED
+    if request.key_type in {GROUP_KEY, SHARE_KEY}:
+        resource_type, error = ResourceType.GROUP, GROUP_REFUSED
 
     def is_permitted(key: str) -> bool:
-        if error is TRANSACTION_REFUSED:
-            return user.allow(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
-        name = _group_of(key) if request.key_type == SHARE_KEY else key
-        return user.allow(Operation.DESCRIBE, ResourceType.GROUP, name)
+        return user.allow(Operation.DESCRIBE, resource_type, _name_in(request.key_type, key))
 
     if context.header.api_version >= _BATCHED_VERSION:
         refused = split_unauthorized(request, "coordinator_keys", is_permitted)
@@ -95,7 +94,7 @@ async def find_coordinator(context: RequestContext, request: FindCoordinatorRequ
 def _find_coordinator(context: RequestContext, cluster: ClusterView, key_type: int, key: str) -> Coordinator:
     error, node = ErrorCode.INVALID_REQUEST, None
     if key_type in {GROUP_KEY, TRANSACTION_KEY, SHARE_KEY}:
-        broker = context.broker.coordinator_of(_group_of(key) if key_type == SHARE_KEY else key)
+        broker = context.broker.coordinator_of(_name_in(key_type, key))
         node = None if broker is None else cluster.find_node(broker.address)
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE if node is None else ErrorCode.NONE
     if node is None:
@@ -105,9 +104,9 @@ def _find_coordinator(context: RequestContext, cluster: ClusterView, key_type: i
     )
 
 
-def _group_of(share_partition: str) -> str:
-    """Return the group in the name of a share partition: `GROUP:TOPIC_ID:NUMBER`."""
-    return share_partition.rsplit(":", 2)[0]
+def _name_in(key_type: int, key: str) -> str:
+    """Return the group or transactional id in a key. A share partition has the key `GROUP:TOPIC_ID:NUMBER`."""
+    return key.rsplit(":", 2)[0] if key_type == SHARE_KEY else key
 
 
 @handles(JoinGroupRequest, require_group(JoinGroupResponse, protocol_name=""))
