@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -42,6 +42,12 @@ class KnownTopic(NamedTuple):
 
     topic_id: str
     log_count: int
+
+
+def find_topics(names: Iterable[str], log_table: LogTable) -> dict[str, KnownTopic]:
+    """Return the existing topics with some names."""
+    found = ((name, log_table.find_client_topic(name)) for name in sorted(names))
+    return {name: KnownTopic(topic.topic_id, topic.log_count) for name, topic in found if topic is not None}
 
 
 class StoredGroup(NamedTuple):
@@ -169,8 +175,7 @@ class ConsumerGroup:
 
     def find_topics(self, log_table: LogTable) -> dict[str, KnownTopic]:
         """Return the existing topics that the members read."""
-        found = ((name, log_table.find_client_topic(name)) for name in sorted(self._subscribed))
-        return {name: KnownTopic(topic.topic_id, topic.log_count) for name, topic in found if topic is not None}
+        return find_topics(self._subscribed, log_table)
 
     def describe(self) -> DescribedGroup:
         """Return the description for callers that know all types of groups."""

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from dafka.broker.core.coordination.state_records import (
@@ -57,7 +58,7 @@ def encode_group(group: ConsumerGroup) -> StateRecord:
         "target_epoch": group.target_epoch,
         "state_since_ms": group.state_since_ms,
         "assignor": group.assignor,
-        "topics": [[name, *topic] for name, topic in group.topics.items()],
+        "topics": encode_topics(group.topics),
     }
     return encode_state(GROUPS_TOPIC, (CONSUMER_GROUP, group.group_id), fields, VERSION)
 
@@ -110,13 +111,12 @@ def decode_consumer_group(record: StateRecord) -> tuple[str, StoredGroup | None]
         return group_id, None
     fields = decode_fields(record, VERSION)
     with field_errors(record):
-        topics = {str(name): KnownTopic(str(topic_id), int(count)) for name, topic_id, count in fields["topics"]}
         return group_id, StoredGroup(
             int(fields["epoch"]),
             int(fields["target_epoch"]),
             int(fields["state_since_ms"]),
             str(fields["assignor"]),
-            topics,
+            decode_topics(fields["topics"]),
         )
 
 
@@ -150,11 +150,11 @@ def decode_member(record: StateRecord) -> tuple[str, str, StoredMember | None]:
             epoch=int(fields["epoch"]),
             previous_epoch=int(fields["previous_epoch"]),
             state=MemberState(fields["state"]),
-            assigned=_decode_logs(fields["assigned"]),
-            revoking=_decode_logs(fields["revoking"]),
+            assigned=decode_logs(fields["assigned"]),
+            revoking=decode_logs(fields["revoking"]),
             classic=None if fields["classic"] is None else _decode_classic(fields["classic"]),
         )
-        return group_id, member_id, StoredMember(member, _decode_logs(fields["target"]))
+        return group_id, member_id, StoredMember(member, decode_logs(fields["target"]))
 
 
 def _encode_classic(classic: ClassicProtocol) -> dict[str, Any]:
@@ -167,5 +167,16 @@ def _decode_classic(fields: dict[str, Any]) -> ClassicProtocol:
     return ClassicProtocol(int(fields["session_timeout_ms"]), protocols)
 
 
-def _decode_logs(logs: dict[str, Any]) -> Assignment:
+def encode_topics(topics: Mapping[str, KnownTopic]) -> list[list[str | int]]:
+    """Return topics as they are stored."""
+    return [[name, *topic] for name, topic in topics.items()]
+
+
+def decode_topics(stored: Iterable[Any]) -> dict[str, KnownTopic]:
+    """Return topics that were stored."""
+    return {str(name): KnownTopic(str(topic_id), int(count)) for name, topic_id, count in stored}
+
+
+def decode_logs(logs: dict[str, Any]) -> Assignment:
+    """Return logs that were stored as `by_topic` returns them."""
     return frozenset(LogKey(str(topic_id), int(number)) for topic_id, numbers in logs.items() for number in numbers)

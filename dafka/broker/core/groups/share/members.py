@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 
 import attrs
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.consumer.group import KnownTopic, name_logs
+from dafka.broker.core.groups.consumer.group import KnownTopic, find_topics, name_logs
 from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, NOTHING, Assignment
 from dafka.broker.core.groups.results import SHARE, DescribedGroup, DescribedMember
 from dafka.broker.core.groups.share.assignor import share_logs
@@ -84,7 +83,7 @@ class ShareGroup:
 
     def subscribed_topics(self) -> frozenset[str]:
         """Return the topics that the members read."""
-        return frozenset(Counter(name for each in self.members.values() for name in each.topics))
+        return frozenset(name for each in self.members.values() for name in each.topics)
 
     @property
     def topic_names(self) -> dict[str, str]:
@@ -96,8 +95,7 @@ class ShareGroup:
         if not has_changed and self.revision == log_table.revision:
             return False
         self.revision = log_table.revision
-        found = ((name, log_table.find_client_topic(name)) for name in sorted(self.subscribed_topics()))
-        topics = {name: KnownTopic(topic.topic_id, topic.log_count) for name, topic in found if topic is not None}
+        topics = find_topics(self.subscribed_topics(), log_table)
         if not has_changed and topics == self.topics:
             return False
         self.topics = topics

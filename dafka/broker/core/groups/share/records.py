@@ -17,12 +17,11 @@ from dafka.broker.core.coordination.state_records import (
     encode_state,
     field_errors,
 )
-from dafka.broker.core.groups.consumer.group import KnownTopic
 from dafka.broker.core.groups.consumer.members import by_topic
+from dafka.broker.core.groups.consumer.records import decode_logs, decode_topics, encode_topics
 from dafka.broker.core.groups.share.members import ShareGroup, ShareMember
 from dafka.broker.core.groups.share.runs import RecordState
 from dafka.broker.core.groups.share.state import SharePartitionKey, ShareState, StoredRun
-from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.errors import StorageFormatError
 
 SHARE_GROUP, SHARE_MEMBER, SHARE_PARTITION = "share-group", "share-member", "share-partition"
@@ -37,7 +36,7 @@ def encode_group(group: ShareGroup) -> StateRecord:
     fields = {
         "epoch": group.epoch,
         "state_since_ms": group.state_since_ms,
-        "topics": [[name, *topic] for name, topic in group.topics.items()],
+        "topics": encode_topics(group.topics),
     }
     return encode_state(GROUPS_TOPIC, (SHARE_GROUP, group.group_id), fields, VERSION)
 
@@ -90,7 +89,7 @@ def decode_group(record: StateRecord) -> tuple[str, ShareGroup | None]:
     with field_errors(record):
         group = ShareGroup(group_id, int(fields["state_since_ms"]))
         group.epoch = int(fields["epoch"])
-        group.topics = {str(name): KnownTopic(str(topic_id), int(count)) for name, topic_id, count in fields["topics"]}
+        group.topics = decode_topics(fields["topics"])
         return group_id, group
 
 
@@ -108,7 +107,6 @@ def decode_member(record: StateRecord) -> tuple[str, str, ShareMember | None]:
         return group_id, member_id, None
     fields = decode_fields(record, VERSION)
     with field_errors(record):
-        logs = fields["assigned"].items()
         member = ShareMember(
             member_id=member_id,
             rack=str(fields["rack"]),
@@ -117,7 +115,7 @@ def decode_member(record: StateRecord) -> tuple[str, str, ShareMember | None]:
             topics=frozenset(map(str, fields["topics"])),
             epoch=int(fields["epoch"]),
             previous_epoch=int(fields["previous_epoch"]),
-            assigned=frozenset(LogKey(str(topic_id), int(each)) for topic_id, numbers in logs for each in numbers),
+            assigned=decode_logs(fields["assigned"]),
         )
         return group_id, member_id, member
 
