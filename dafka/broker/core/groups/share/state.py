@@ -8,6 +8,7 @@ from typing import NamedTuple
 import attrs
 
 from dafka.broker.core.groups.share.runs import ENDED, RecordState, Run
+from dafka.broker.core.metadata.log_replicas import LogKey
 
 
 class SharePartitionKey(NamedTuple):
@@ -16,6 +17,11 @@ class SharePartitionKey(NamedTuple):
     group_id: str
     topic_id: str
     number: int
+
+    @property
+    def log(self) -> LogKey:
+        """The log."""
+        return LogKey(self.topic_id, self.number)
 
 
 class StoredRun(NamedTuple):

@@ -43,7 +43,7 @@ class ShareStates:
         """Restore a state from its record, or forget it if the record is a tombstone."""
         if state is not None:
             self._put(key, state)
-        elif key[1:] in self.of(key.group_id):
+        elif key.log in self.of(key.group_id):
             self._drop(key)
 
     def load(self, key: SharePartitionKey, leader_epoch: int) -> tuple[list[StateRecord], LoadedShareState]:
@@ -51,7 +51,7 @@ class ShareStates:
 
         The state is that before this leader. Its error is FENCED_LEADER_EPOCH if a later leader has loaded it.
         """
-        state = self.of(key.group_id).get(LogKey(*key[1:])) or attrs.evolve(NO_STATE, state_id=self._make_id())
+        state = self.of(key.group_id).get(key.log) or attrs.evolve(NO_STATE, state_id=self._make_id())
         if leader_epoch < state.loaded_epoch:
             return [], LoadedShareState(ErrorCode.FENCED_LEADER_EPOCH)
         loaded = attrs.evolve(state, loaded_epoch=leader_epoch)
@@ -64,7 +64,7 @@ class ShareStates:
         The error is FENCED_LEADER_EPOCH if a later leader has loaded the state, and FENCED_STATE_EPOCH if it was
         deleted, or its start offset set.
         """
-        known = self.of(key.group_id).get(LogKey(*key[1:]))
+        known = self.of(key.group_id).get(key.log)
         if known is None or known.state_id != state.state_id:
             return [], ErrorCode.FENCED_STATE_EPOCH
         if state.loaded_epoch < known.loaded_epoch:
@@ -73,7 +73,7 @@ class ShareStates:
 
     def set_start(self, key: SharePartitionKey, offset: int) -> list[StateRecord]:
         """Set the start offset of a share partition, and forget what it has delivered. Return the records to write."""
-        known = self.of(key.group_id).get(LogKey(*key[1:]), NO_STATE)
+        known = self.of(key.group_id).get(key.log, NO_STATE)
         state = ShareState(self._make_id(), known.loaded_epoch, -1, offset, ())
         return [self._put(key, state)]
 
@@ -92,12 +92,12 @@ class ShareStates:
         return [self._drop(key) for key in found]
 
     def _put(self, key: SharePartitionKey, state: ShareState) -> StateRecord:
-        self._states.setdefault(key.group_id, {})[LogKey(*key[1:])] = state
+        self._states.setdefault(key.group_id, {})[key.log] = state
         return encode_partition(key, state)
 
     def _drop(self, key: SharePartitionKey) -> StateRecord:
         states = self._states[key.group_id]
-        del states[LogKey(*key[1:])]
+        del states[key.log]
         if not states:
             del self._states[key.group_id]
         return encode_tombstone(SHARE_PARTITION, *key)
