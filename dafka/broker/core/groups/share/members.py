@@ -90,20 +90,24 @@ class ShareGroup:
         """The names of `topics`, by id."""
         return {topic.topic_id: name for name, topic in self.topics.items()}
 
-    def refresh(self, log_table: LogTable, *, has_changed: bool) -> bool:
-        """Look up the topics, and assign their logs if these or the members have changed. Return whether they have."""
+    def refresh(self, log_table: LogTable, *, has_changed: bool) -> list[str] | None:
+        """Look up the topics, and assign their logs in a new epoch if these or the members have changed.
+
+        Return the members that have other logs then; None if there is no new epoch.
+        """
         if not has_changed and self.revision == log_table.revision:
-            return False
+            return None
         self.revision = log_table.revision
         topics = find_topics(self.subscribed_topics(), log_table)
         if not has_changed and topics == self.topics:
-            return False
+            return None
         self.topics = topics
         self.epoch += 1
         shares = share_logs({each.member_id: each.topics for each in self.members.values()}, topics)
-        for member_id, member in self.members.items():
-            self.members[member_id] = attrs.evolve(member, assigned=shares[member_id])
-        return True
+        changed = [member_id for member_id, logs in shares.items() if self.members[member_id].assigned != logs]
+        for member_id in changed:
+            self.members[member_id] = attrs.evolve(self.members[member_id], assigned=shares[member_id])
+        return changed
 
     def describe(self) -> DescribedGroup:
         """Return the description for callers that know all types of groups."""

@@ -144,7 +144,7 @@ class ShareMembership:
         self, group: ShareGroup, former: ShareMember | None, request: ShareHeartbeatRequest
     ) -> tuple[list[StateRecord], ShareMember]:
         """Add a member, or change what it wants. Return the records to write, and the member."""
-        before, member_id = dict(group.members), request.member_id
+        member_id = request.member_id
         member = ShareMember(member_id=member_id) if former is None else former
         group.members[member_id] = attrs.evolve(
             member,
@@ -154,27 +154,28 @@ class ShareMembership:
             topics=member.topics if request.topics is None else request.topics,
         )
         has_changed = former is None or former.topics != group.members[member_id].topics
-        records = [encode_group(group)] if group.refresh(self._log_table, has_changed=has_changed) else []
+        changed = group.refresh(self._log_table, has_changed=has_changed)
+        records = [] if changed is None else [encode_group(group)]
+        records += [encode_member(group, each) for each in changed or () if each != member_id]
         member = group.members[member_id]
         if member.epoch != group.epoch:
             member = attrs.evolve(member, epoch=group.epoch, previous_epoch=member.epoch)
             group.members[member_id] = member
-        changed = (each for each, found in group.members.items() if before.get(each) != found)
-        return [*records, *(encode_member(group, each) for each in changed)], member
+        if member != former:
+            records.append(encode_member(group, member_id))
+        return records, member
 
     def _remove(self, group: ShareGroup, member_id: str, now_ms: int) -> list[StateRecord]:
         """Remove a member. Return the records to write."""
         self._sessions.cancel((group.group_id, member_id))
         del group.members[member_id]
-        before = dict(group.members)
-        if not before:
+        if not group.members:
             group.state_since_ms = now_ms
-        group.refresh(self._log_table, has_changed=True)
-        changed = (each for each, found in group.members.items() if before[each] != found)
+        changed = group.refresh(self._log_table, has_changed=True)
         return [
             encode_tombstone(SHARE_MEMBER, group.group_id, member_id),
             encode_group(group),
-            *(encode_member(group, each) for each in changed),
+            *(encode_member(group, each) for each in changed or ()),
         ]
 
     def _begin_session(self, group: ShareGroup, member_id: str, now_ms: int) -> None:
