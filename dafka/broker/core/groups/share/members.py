@@ -11,9 +11,9 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.group import KnownTopic, find_topics, name_logs
 from dafka.broker.core.groups.consumer.members import JOINING_EPOCH, NOTHING, Assignment
 from dafka.broker.core.groups.results import SHARE, DescribedGroup, DescribedMember
-from dafka.broker.core.groups.share.assignor import share_logs
 from dafka.broker.core.groups.subscriptions import encode_assignment
 from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.metadata.log_replicas import LogKey
 
 
 class ShareGroupState(Enum):
@@ -103,7 +103,7 @@ class ShareGroup:
             return None
         self.topics = topics
         self.epoch += 1
-        shares = share_logs({each.member_id: each.topics for each in self.members.values()}, topics)
+        shares = _share_logs({each.member_id: each.topics for each in self.members.values()}, topics)
         changed = [member_id for member_id, logs in shares.items() if self.members[member_id].assigned != logs]
         for member_id in changed:
             self.members[member_id] = attrs.evolve(self.members[member_id], assigned=shares[member_id])
@@ -133,6 +133,23 @@ class ShareGroup:
             members,
             self.group_type,
         )
+
+
+def _share_logs(subscriptions: Mapping[str, frozenset[str]], topics: Mapping[str, KnownTopic]) -> dict[str, Assignment]:
+    """Return the logs of each member, given the names of the topics that it reads.
+
+    Each log has a member, if there is one that reads its topic, and each member has a log of each of its topics. If
+    there are more members than logs, several members read the same log.
+    """
+    found: dict[str, set[LogKey]] = {member_id: set() for member_id in sorted(subscriptions)}
+    turn = 0
+    for name, topic in sorted(topics.items()):
+        readers = [each for each in found if name in subscriptions[each]]
+        for number in range(max(len(readers), topic.log_count) if readers else 0):
+            reader = readers[(turn + number) % len(readers)]
+            found[reader].add(LogKey(topic.topic_id, number % topic.log_count))
+        turn += topic.log_count
+    return {member_id: frozenset(logs) for member_id, logs in found.items()}
 
 
 ASSIGNOR = "simple"
