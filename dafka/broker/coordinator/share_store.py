@@ -11,14 +11,11 @@ import trio
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
-from dafka.broker.coordinator.share_messages import LoadShareState, ShareStateAnswer, WriteShareState
 from dafka.broker.core.coordination.effects import Action
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.state import NO_STATE, SharePartitionKey, ShareState
 from dafka.broker.core.groups.share.states import LoadedShareState
-from dafka.broker.interbroker.messenger import BrokerMessenger
-
-_Ask: TypeAlias = LoadShareState | WriteShareState
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 
 ANSWER_S = 1.0
 """The time to wait for the answer of another broker."""
@@ -27,6 +24,39 @@ COORDINATOR_ERRORS = frozenset(
     (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 )
 """The errors after which the request can be repeated."""
+
+
+@attrs.frozen
+class LoadShareState(Message):
+    """Asks the coordinator for the state of a share partition, for the leader of its log in an epoch."""
+
+    KIND = "load-share-state"
+    request: int
+    key: SharePartitionKey
+    leader_epoch: int
+
+
+@attrs.frozen
+class WriteShareState(Message):
+    """Asks the coordinator to store the state of a share partition."""
+
+    KIND = "write-share-state"
+    request: int
+    key: SharePartitionKey
+    state: ShareState
+
+
+@attrs.frozen
+class ShareStateAnswer(Message):
+    """The coordinator's answer to both. The state is that of a partition that was loaded."""
+
+    KIND = "share-state-answer"
+    request: int
+    error_code: ErrorCode
+    state: ShareState
+
+
+_Ask: TypeAlias = LoadShareState | WriteShareState
 
 
 @attrs.define(eq=False)
