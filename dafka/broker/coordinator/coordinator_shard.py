@@ -159,6 +159,11 @@ class CoordinatorShard:
         """Wait until the state of the coordinators is durable. Raise `CoordinatorError`."""
         await self._ask(lambda token: [Answer(token, None)], DURABLE_S)
 
+    async def confirm_read(self) -> None:
+        """Wait until the state that was read is durable, and check that it is the latest. Raise `CoordinatorError`."""
+        await self.wait_committed()
+        self.check_lease()
+
     def check_lease(self) -> None:
         """Check that the state read is the latest. Call this after reading, right before the answer.
 

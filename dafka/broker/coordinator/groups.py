@@ -198,8 +198,7 @@ class GroupCoordinators:
         """
         shard = self._coordinators.find(group_id)
         found = shard.groups.fetch_offsets(group_id, logs, require_stable=require_stable)
-        await shard.wait_committed()
-        shard.check_lease()
+        await shard.confirm_read()
         offsets: dict[TopicPartition, FetchedOffset] = {}
         for partition, fetched in found.items():
             if not self._is_of_other_topic(partition, fetched):
@@ -258,8 +257,7 @@ class GroupCoordinators:
         """
         shard = self._coordinators.find(group_id)
         found = shard.groups.shares.states_of(group_id)
-        await shard.wait_committed()
-        shard.check_lease()
+        await shard.confirm_read()
         return found
 
     async def set_share_starts(self, group_id: str, offsets: Mapping[LogKey, int]) -> ErrorCode:
@@ -289,8 +287,7 @@ class GroupCoordinators:
 
         async def ask(shard: CoordinatorShard) -> dict[str, _T]:
             found = {each: describe(shard.groups, each) for each in served[shard]}
-            await shard.wait_committed()
-            shard.check_lease()
+            await shard.confirm_read()
             return found
 
         served, refused = self._coordinators.sort(group_ids)

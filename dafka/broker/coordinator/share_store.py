@@ -102,8 +102,7 @@ class ShareStore:
                 shard = self._coordinators.find(message.key.group_id)
                 actions, answer = _carry_out(shard, message)
                 shard.execute(actions)
-                await shard.wait_committed()
-                shard.check_lease()
+                await shard.confirm_read()
             except CoordinatorError as error:
                 return ShareStateAnswer(message.request, error.error_code, NO_STATE)
             return answer

@@ -161,8 +161,7 @@ class TransactionCoordinators:
         """
         shard = self._coordinators.find(transactional_id)
         found = shard.transactions.describe_transaction(transactional_id)
-        await shard.wait_committed()
-        shard.check_lease()
+        await shard.confirm_read()
         return found
 
     async def list_transactions(self) -> list[Transaction]:

@@ -93,7 +93,7 @@ async def test_a_position_counts_only_in_the_topic_for_which_it_was_committed(
     tables.state = SimpleNamespace(deleted_ids={deleted})
     position = fetched(7, -1)._replace(topic_id="T")
     groups = SimpleNamespace(fetch_offsets=lambda *_, **_options: {PLACE: position})
-    shard = SimpleNamespace(groups=groups, wait_committed=trio.lowlevel.checkpoint, check_lease=lambda: None)
+    shard = SimpleNamespace(groups=groups, confirm_read=trio.lowlevel.checkpoint)
     coordinators: Any = SimpleNamespace(find=lambda _group: shard)
     unused: Any = None
     found = GroupCoordinators(tables, coordinators, unused, unused)
