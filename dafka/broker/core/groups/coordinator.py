@@ -71,6 +71,7 @@ class GroupCoordinator:
         self._membership = Membership(settings, make_id)
         self._consumers = ConsumerMembership(settings, log_table, make_id)
         self.shares = ShareCoordinator(settings, log_table, make_id)
+        self._memberships = (self._membership, self._consumers, self.shares.membership)
         self._offsets = CommittedOffsets()
         self._next_check_ms: int | None = None
 
@@ -109,8 +110,7 @@ class GroupCoordinator:
 
     def next_deadline_ms(self) -> int | None:
         """Return when to call `advance`; None before `start`."""
-        memberships = (self._membership, self._consumers, self.shares.membership)
-        deadlines = (self._next_check_ms, *(each.next_deadline_ms() for each in memberships))
+        deadlines = (self._next_check_ms, *(each.next_deadline_ms() for each in self._memberships))
         return min((each for each in deadlines if each is not None), default=None)
 
     def advance(self, now_ms: int) -> list[Action]:
@@ -280,12 +280,10 @@ class GroupCoordinator:
         return self._consumers.describe(group_id)
 
     def _groups(self) -> list[AnyGroup]:
-        memberships = (self._membership, self._consumers, self.shares.membership)
-        return [group for each in memberships for group in each.groups.values()]
+        return [group for each in self._memberships for group in each.groups.values()]
 
     def _find(self, group_id: str) -> AnyGroup | None:
-        memberships = (self._membership, self._consumers, self.shares.membership)
-        found = (each.groups.get(group_id) for each in memberships)
+        found = (each.groups.get(group_id) for each in self._memberships)
         return next((group for group in found if group is not None), None)
 
     def delete_groups(self, token: Token, group_ids: Iterable[str]) -> list[Action]:
