@@ -52,6 +52,12 @@ async def load(brokers: Brokers, group: str) -> tuple[Broker, LedSharePartition]
             await trio.sleep(0.1)
 
 
+async def wait_error(served: LedSharePartition) -> ErrorCode:
+    """Wait until a share partition is no longer served, and return why."""
+    await wait_for(lambda: bool(served.error))
+    return served.error
+
+
 def topic_of(broker: Broker) -> str:
     return broker.node.topics["orders"].topic_id
 
@@ -70,9 +76,7 @@ async def test_a_group_is_served_wherever_its_coordinator_is(autojump_clock: Moc
         broker, log = led_log(brokers)
         groups = [await named(brokers, broker, is_here=is_here) for is_here in (True, False)]
         for group in groups:
-            absent = broker.shares.find(group, log, topic_of(broker))
-            await wait_for(lambda absent=absent: bool(absent.error))  # type: ignore[misc]
-            assert absent.error is ErrorCode.GROUP_ID_NOT_FOUND
+            assert await wait_error(broker.shares.find(group, log, topic_of(broker))) is ErrorCode.GROUP_ID_NOT_FOUND
             await join(brokers, group)
             await load(brokers, group)
         assert await append(broker, log, *[b"%d" % number for number in range(3)])
