@@ -168,7 +168,7 @@ class SharePartitions:
                 self._nursery.start_soon(self._write, served)
 
     def _end(self, served: LedSharePartition, error: ErrorCode) -> None:
-        """Stop to serve a share partition. It is loaded again when a member asks for its records."""
+        """Stop serving a share partition. It is loaded again when a member asks for its records."""
         served.error = error
         if self._served.get(served.key) is served:
             del self._served[served.key]
@@ -177,7 +177,7 @@ class SharePartitions:
         self._watchers.notify(served.log)
 
     async def _load(self, served: LedSharePartition) -> None:
-        """Load a share partition, or stop to serve it."""
+        """Load a share partition, or stop serving it."""
         log = served.log
         while served.is_current and not (log.is_end_known and self._leases.holds_lease(log)):
             with self._watchers.watching([log]) as advanced, trio.move_on_after(RETRY_S):
@@ -215,7 +215,7 @@ class SharePartitions:
         return ErrorCode.NONE
 
     async def verify(self, served: LedSharePartition) -> None:
-        """Stop to serve a share partition whose state was replaced at the coordinator.
+        """Stop serving a share partition whose state was replaced at the coordinator.
 
         Call this for a new member: an administrator can set the start offset while there are no members.
         """

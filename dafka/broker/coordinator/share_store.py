@@ -48,7 +48,7 @@ class WriteShareState(Message):
 
 @attrs.frozen
 class ShareStateAnswer(Message):
-    """The coordinator's answer to both. The state is that of a partition that was loaded."""
+    """Answers `LoadShareState` and `WriteShareState`. Only the first is answered with a state."""
 
     KIND = "share-state-answer"
     request: int

@@ -60,7 +60,7 @@ class TransactionJoins:
     async def join_logs(
         self, transactional_id: str, producer: Producer, logs: Sequence[Log], *, adds: bool
     ) -> dict[Log, ErrorCode]:
-        """Learn which logs take part in a transaction; with `adds`, add them. Return the errors of those that do not.
+        """Ask which logs take part in a transaction; with `adds`, add them first. Return the errors of the other logs.
 
         NOT_ENOUGH_REPLICAS asks the producer to retry. A log without an error takes part at this moment, but the
         transaction can end before records are appended: `TransactionParticipants.check_log` knows that.

@@ -157,7 +157,7 @@ class GroupCoordinator:
         return write_state([*tombstones, *records]) + self._membership.release_group(classic.group_id)
 
     def _restore_classic(self, now_ms: int, *group_ids: str) -> list[Action]:
-        """Make classic groups of the groups that only classic clients are in, of those named or that have shrunk."""
+        """Make classic groups of consumer groups with classic clients only, if they are named or have shrunk."""
         actions = list[Action]()
         for group_id in sorted(self._consumers.take_shrunk().union(group_ids)):
             group = self._consumers.groups.get(group_id)

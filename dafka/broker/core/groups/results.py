@@ -126,7 +126,7 @@ class DescribedGroup:
 
 
 class OffsetToCommit(NamedTuple):
-    """An offset in a commit request. The id is that of the topic of its log."""
+    """An offset in a commit request. `topic_id` is the id of its topic."""
 
     offset: int
     leader_epoch: int = -1

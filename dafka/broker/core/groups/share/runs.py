@@ -10,7 +10,7 @@ import attrs
 
 
 class RecordState(IntEnum):
-    """The states of records, with Kafka's numbers for those that are stored."""
+    """The states of records. Stored states have Kafka's numbers."""
 
     AVAILABLE = 0
     """A member can get it."""

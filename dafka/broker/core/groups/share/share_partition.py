@@ -201,7 +201,7 @@ class SharePartition:
         return self._release([run for run in acquired if run.deadline_ms <= now_ms], limits)
 
     def advance_log_start(self, offset: int) -> None:
-        """Archive the records before an offset, which were deleted. Members keep those that they have."""
+        """Archive the deleted records before an offset. Members keep the records that they have acquired."""
         if offset > self._log_start:
             self._log_start = offset
             self._advance()
@@ -246,7 +246,7 @@ class SharePartition:
 
 
 def _add_range(ranges: list[AcquiredRange], added: AcquiredRange, range_max: int) -> None:
-    """Add a range to those before it, as one range if they have the same count and are not too large."""
+    """Add a range. It extends the last range if they have the same count and are not too large together."""
     last = ranges[-1] if ranges else AcquiredRange(-1, -1, -1)
     is_joined = (last.end, last.delivery_count) == (added.first, added.delivery_count)
     if is_joined and added.end - last.first <= range_max:
