@@ -56,9 +56,9 @@ class Run:
 class RunTable:
     """The runs from a first offset on, without gaps. Neighbors are in different states."""
 
-    def __init__(self, start_offset: int, runs: list[Run] | None = None) -> None:
+    def __init__(self, start_offset: int, runs: list[Run]) -> None:
         self._start = start_offset
-        self._runs = runs or []
+        self._runs = runs
 
     @property
     def start_offset(self) -> int:
@@ -72,9 +72,6 @@ class RunTable:
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self._runs)
-
-    def __len__(self) -> int:
-        return len(self._runs)
 
     def between(self, first: int, end: int) -> list[Run]:
         """Return the runs in a range of offsets, cut to the range."""
@@ -105,13 +102,12 @@ class RunTable:
                 joined = attrs.evolve(self._runs[number - 1], end=self._runs[number].end)
                 self._runs[number - 1 : number + 1] = [joined]
 
-    def drop_ended(self) -> bool:
-        """Remove the first runs if their states have ended. Return whether there were any."""
+    def drop_ended(self) -> None:
+        """Remove the first runs if their states have ended."""
         count = next((number for number, run in enumerate(self._runs) if run.state not in ENDED), len(self._runs))
         if count:
             self._start = self._runs[count - 1].end
             del self._runs[:count]
-        return count > 0
 
     def _find(self, offset: int) -> int:
         """Return the number of the last run that begins at an offset or before it; -1 if there is none."""
