@@ -28,8 +28,10 @@ def door() -> Iterator[Door]:
 @pytest.mark.parametrize("version", range(3))
 def test_a_broker_alone_is_its_quorum(door: Door, client: Client, version: int) -> None:
     began = time.time_ns() // 1_000_000
-    topics = [{"topic_name": name, "partitions": [{"partition_index": 0}]} for name in (METADATA, "other")]
-    topics[0]["partitions"].append({"partition_index": 1})  # type: ignore[attr-defined]
+    topics = [
+        {"topic_name": name, "partitions": [{"partition_index": number} for number in range(count)]}
+        for name, count in ((METADATA, 2), ("other", 1))
+    ]
     answer = client.ask(ApiKey.DESCRIBE_QUORUM, version, topics=topics)
     (known, second), (other,) = (each["partitions"] for each in answer["topics"])
     node = door.broker.broker.node
