@@ -52,7 +52,7 @@ JOIN = JoinRequest(
 UNSETTLED = WriteState((StateRecord(OFFSETS_TOPIC, b"{}", b"{}"),))
 READS = {"fetch_offsets", "describe_groups", "describe_transaction"}
 TRANSACTIONS = {"init_producer_id", "add_partitions", "add_offsets", "end_transaction"}
-"""Whose answers can be former state."""
+"""The calls whose answers can be former state."""
 
 
 class Serving:
