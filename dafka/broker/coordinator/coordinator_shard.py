@@ -32,6 +32,14 @@ Step: TypeAlias = Action | Callable[[], None]
 """An action, or a function to call after all earlier writes are durable."""
 
 
+def replace_answers(actions: Iterable[Action], steps_of: Callable[[Any], Iterable[Step]]) -> list[Step]:
+    """Return actions with steps in place of each answer. `steps_of` returns the steps for its result."""
+    steps = list[Step]()
+    for action in actions:
+        steps += steps_of(action.result) if isinstance(action, Answer) else [action]
+    return steps
+
+
 class CoordinatorError(DafkaError):
     """This broker does not coordinate a group or transactional id now. Clients retry, perhaps at another broker.
 

@@ -13,7 +13,7 @@ from functools import partial
 import attrs
 import trio
 
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard, Step
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard, Step, replace_answers
 from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.participants import TransactionParticipants, check_in, participant_of
 from dafka.broker.coordinator.transaction_messages import Join, Joined, TransactionParticipant
@@ -163,11 +163,5 @@ def _execute(shard: CoordinatorShard, join: Join, answer: Callable[[tuple[ErrorC
         return answer(tuple(check_in(shard, name, producer, each) for each in join.participants))
     logs = frozenset(TopicPartition(each.topic, each.number) for each in join.participants if not each.name)
     groups = frozenset(each.name for each in join.participants if each.name)
-    steps = list[Step]()
-    for action in shard.transactions.join(None, name, producer, logs, groups, steady_now_ms()):
-        if isinstance(action, Answer):
-            assert isinstance(action.result, ErrorCode)
-            steps += answer((action.result,) * len(join.participants))
-        else:
-            steps.append(action)
-    return steps
+    actions = shard.transactions.join(None, name, producer, logs, groups, steady_now_ms())
+    return replace_answers(actions, lambda error: answer((error,) * len(join.participants)))

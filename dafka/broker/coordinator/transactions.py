@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import trio
 
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard, Step
+from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard, Step, replace_answers
 from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.participants import TransactionParticipants, participants_of
 from dafka.broker.core.coordination.effects import Action, Answer, Token
@@ -126,12 +126,9 @@ class TransactionCoordinators:
         """Add logs and groups to a transaction. Their leaders are notified before the producer gets its answer."""
 
         def join(shard: CoordinatorShard, token: Token) -> list[Step]:
-            steps = list[Step]()
-            for action in shard.transactions.join(token, transactional_id, producer, logs, groups, steady_now_ms()):
-                if isinstance(action, Answer) and action.result is ErrorCode.NONE:
-                    steps.append(partial(self._participants.begin, shard, producer, participants_of(logs, groups)))
-                steps.append(action)
-            return steps
+            begin = partial(self._participants.begin, shard, producer, participants_of(logs, groups))
+            actions = shard.transactions.join(token, transactional_id, producer, logs, groups, steady_now_ms())
+            return replace_answers(actions, lambda error: [*([] if error else [begin]), Answer(token, error)])
 
         try:
             error: ErrorCode = await self._ask(transactional_id, join)
@@ -190,16 +187,13 @@ class TransactionCoordinators:
 
     def _on_id_asked(self, sender: str, message: IdAsked) -> None:
         """Send a producer id to another broker, once its allocation is durable."""
+
+        def give(result: InitProducerResult) -> list[Step]:
+            return [partial(self._messenger.send, sender, IdGiven(message.request, result.producer.producer_id))]
+
         for shard in self._coordinators.served()[:1]:
-            steps = list[Step]()
-            for action in shard.transactions.init_producer_id(None, None, 0, None, steady_now_ms()):
-                if isinstance(action, Answer):
-                    assert isinstance(action.result, InitProducerResult)
-                    given = IdGiven(message.request, action.result.producer.producer_id)
-                    steps.append(partial(self._messenger.send, sender, given))
-                else:
-                    steps.append(action)
-            shard.execute(steps)
+            actions = shard.transactions.init_producer_id(None, None, 0, None, steady_now_ms())
+            shard.execute(replace_answers(actions, give))
 
     def _on_id_given(self, _sender: str, message: IdGiven) -> None:
         given = self._given.get(message.request)
