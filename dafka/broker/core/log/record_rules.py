@@ -24,7 +24,7 @@ RECORD_ERRORS_MAX = 1000
 
 
 class RecordProblem(NamedTuple):
-    """Why a record is refused. `number` counts those of the request from 0 on."""
+    """Why a record is refused. `number` counts the records of the request from 0 on."""
 
     number: int
     message: str
@@ -106,10 +106,8 @@ class RecordRules:
         if not self.needs_keys or isinstance(keys, PackedContents):
             return []
         message = "expected a key, because the topic is compacted"
-        if keys is None:
-            return [RecordProblem(number, message) for number in range(min(count, RECORD_ERRORS_MAX))]
-        keyless = enumerate(keys) if None in keys else ()
-        return [RecordProblem(number, message) for number, key in keyless if key is None]
+        keyless = range(count) if keys is None else (number for number, key in enumerate(keys) if key is None)
+        return [RecordProblem(number, message) for number in islice(keyless, RECORD_ERRORS_MAX)]
 
     def _find_untimely(self, timestamps: Sequence[int] | None, now_ms: int) -> list[RecordProblem]:
         if self.is_append_time or timestamps is None:
@@ -120,11 +118,12 @@ class RecordRules:
             return []
         early = f"before it (message.timestamp.before.max.ms is {self.before_max_ms})"
         late = f"after it (message.timestamp.after.max.ms is {self.after_max_ms})"
-        return [
+        untimely = (
             RecordProblem(number, f"at {now_ms}, the time {each} is too far {late if each > latest else early}")
             for number, each in enumerate(timestamps)
             if each != NO_TIMESTAMP and not earliest <= each <= latest
-        ]
+        )
+        return list(islice(untimely, RECORD_ERRORS_MAX))
 
 
 def rules_of(topic: Topic, config: Config) -> RecordRules:
