@@ -167,10 +167,17 @@ class ClientAppender:
     _unpacking: MemoryPool
     _check_transaction: Callable[[Log, str, Producer], ErrorCode]
     time_ms: Callable[[], int]
+    _rules: dict[str, RecordRules] = attrs.field(factory=dict, init=False)
+    _rules_revision: int = attrs.field(default=-1, init=False)
 
     def rules_of(self, log: Log) -> RecordRules:
         """Return what the topic of a log requires of the records of clients."""
-        return rules_of(self._log_table.topics[log.topic], self._config)
+        if self._rules_revision != self._log_table.revision:  # topics have changed
+            self._rules, self._rules_revision = {}, self._log_table.revision
+        found = self._rules.get(log.topic)
+        if found is None:
+            found = self._rules[log.topic] = rules_of(self._log_table.topics[log.topic], self._config)
+        return found
 
     def check_size(self, log: Log, size: int) -> None:
         """Raise `AppendRefusedError` if batches are too large to be appended to a log at once."""
