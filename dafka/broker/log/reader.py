@@ -95,8 +95,7 @@ class LogReader:
             if part.batch is not None:
                 unpacked += part.batch.content_bytes
                 difference = offset - part.batch.first_sequence
-                for data in self._encode(log, part.batch, offset):
-                    header = read_header(data)
+                for header, data in _encode(log, part.batch, offset):
                     if found and header.size > bytes_max:
                         return found, unpacked
                     found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=epoch))
@@ -168,23 +167,6 @@ class LogReader:
                         return Offset(offset + count)
         return log.high_watermark
 
-    def _encode(self, log: Log, batch: RecordBatch, offset: Offset) -> Iterable[bytes]:
-        """Return the records at an offset as record batches, with their transactions, if any."""
-        runs = log.transaction_runs
-        if not len(runs):
-            return encode_records(batch)
-        before = batch.first_sequence - offset
-        if not batch.encoded:
-            return _encode_runs(batch, before, runs.split(offset, Offset(offset + len(batch))))
-        found: list[bytes] = []
-        for data in batch.encoded:
-            header = read_header(data)
-            # A storage has encoded records by itself that it got without their batches.
-            first, end = Offset(header.base_offset - before), Offset(header.end_offset - before)
-            split = list(runs.split(first, end)) if header.producer_id < 0 else []
-            found += _encode_runs(batch, before, split) if any(run[2] >= 0 for run in split) else [data]
-        return found
-
     async def _count_dropped(self, partition: Partition, sequence: RecordSequence, count: int) -> int:
         """Return how many records from a sequence on were dropped, at most `count`."""
         info = await self._storage.find_partition(partition)
@@ -241,14 +223,35 @@ def _encode_marker(marker: MarkerEntry, leader_epoch: int) -> bytes:
     return with_base_offset(data, marker.offset, leader_epoch=leader_epoch)
 
 
-def _encode_runs(batch: RecordBatch, before: int, runs: Iterable[tuple[int, int, int, int]]) -> Iterator[bytes]:
-    """Yield runs of records, each of one transaction or of none, as record batches.
+def _encode(log: Log, batch: RecordBatch, offset: Offset) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yield the records at an offset as record batches with their headers, and with their transactions, if any."""
+    runs, before = log.transaction_runs, batch.first_sequence - offset
+    if len(runs) and not batch.encoded:
+        yield from _encode_runs(batch, before, runs.split(offset, Offset(offset + len(batch))))
+        return
+    for data in encode_records(batch):
+        header = read_header(data)
+        split: list[tuple[int, int, int, int]] = []
+        if len(runs) and header.producer_id < 0:  # a storage encodes records by itself that it gets without batches
+            split += runs.split(Offset(header.base_offset - before), Offset(header.end_offset - before))
+        if any(producer_id >= 0 for _, _, producer_id, _ in split):
+            yield from _encode_runs(batch, before, split)
+        else:
+            yield header, data
+
+
+def _encode_runs(
+    batch: RecordBatch, before: int, runs: Iterable[tuple[int, int, int, int]]
+) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yield runs of records, each of one transaction or of none, as record batches with their headers.
 
     `before` is the difference between their sequences and their offsets. See `TransactionRuns.split`.
     """
     for first, end, producer_id, producer_epoch in runs:
         part = batch.between(first + before, end + before)
-        yield from encode_records(part) if producer_id < 0 else _encode_transaction(part, producer_id, producer_epoch)
+        is_plain = producer_id < 0
+        for data in encode_records(part) if is_plain else _encode_transaction(part, producer_id, producer_epoch):
+            yield read_header(data), data
 
 
 def _encode_transaction(part: RecordBatch, producer_id: int, producer_epoch: int) -> Iterator[bytes]:
