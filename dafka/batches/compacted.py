@@ -16,7 +16,7 @@ import attrs
 
 from dafka.batches.columns import NO_HEADERS, PackedHeaders, RecordColumns, pack_headers
 from dafka.batches.decoding import open_part
-from dafka.batches.encoding import PLAIN, SEQUENCES, compress_batch, encode_batches
+from dafka.batches.encoding import PLAIN, compress_batch, encode_batches, template_from
 from dafka.batches.header import SPAN_MAX, BatchHeader, Compression, TimestampType, read_header
 from dafka.batches.reading import read_sparse_records
 from dafka.batches.varints import write_natural, write_varint
@@ -80,10 +80,8 @@ def encode_rest(data: bytes, rest: RecordBatch) -> bytes:
     `data` is the record batch. Raise `EncodingError` if a record batch cannot contain the records.
     """
     header = read_header(data)
-    sequence = header.base_sequence
-    if sequence >= 0:
-        sequence = (sequence + rest.first_sequence - header.base_offset) % SEQUENCES
-    template = attrs.evolve(header, base_sequence=sequence, timestamp_type=TimestampType.CREATE_TIME)
+    template = template_from(header, rest.first_sequence - header.base_offset)
+    template = attrs.evolve(template, timestamp_type=TimestampType.CREATE_TIME)
     return _encode_part(rest, rest.compacted or bytes(len(rest)), template)
 
 

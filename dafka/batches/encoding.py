@@ -26,7 +26,7 @@ from dafka.records import BATCH_BYTES_LIMIT, NO_TIMESTAMP, RecordBatch
 RECORD_OVERHEAD_BYTES_MAX = 36
 """The maximum size of a record in a batch without its value, its key and its headers, in bytes."""
 
-SEQUENCES = 2**31
+_SEQUENCES = 2**31
 """Kafka's base sequence continues with 0 after the largest number of 31 bits."""
 
 PLAIN = BatchHeader(0, 0, -1, 0, Compression.NONE, TimestampType.CREATE_TIME, False, False, 0, 0, 0, -1, -1, -1, 0)
@@ -112,10 +112,14 @@ def encode_part(header: BatchHeader, start: int, records: RecordBatch) -> bytes:
 
     It has the compression and the other fields of the other one. Raise `EncodingError` if it cannot contain a record.
     """
-    sequence = header.base_sequence
-    template = attrs.evolve(header, base_sequence=sequence if sequence < 0 else (sequence + start) % SEQUENCES)
-    (batch,) = _encode_columns(template, header.base_offset + start, records)
+    (batch,) = _encode_columns(template_from(header, start), header.base_offset + start, records)
     return batch
+
+
+def template_from(header: BatchHeader, start: int) -> BatchHeader:
+    """Return the header of a batch with the base sequence of a part of it, whose records are those from `start` on."""
+    sequence = header.base_sequence
+    return attrs.evolve(header, base_sequence=sequence if sequence < 0 else (sequence + start) % _SEQUENCES)
 
 
 def encode_marker(
