@@ -140,10 +140,11 @@ async def _join(context: RequestContext, request: ProduceRequest) -> dict[Log, E
                 header = read_header(data.records or b"")
                 if log is not None and log.leadership.is_led and header.is_transactional:
                     logs.setdefault(Producer(header.producer_id, header.producer_epoch), []).append(log)
+    if not logs:
+        return {}
+    producer, joining = next(iter(logs.items()))
     adds, name = context.header.api_version >= _JOINS_VERSION, request.transactional_id or ""
-    for producer, each in logs.items():
-        return await context.broker.joins.join_logs(name, producer, each, adds=adds)
-    return {}
+    return await context.broker.joins.join_logs(name, producer, joining, adds=adds)
 
 
 async def _append(

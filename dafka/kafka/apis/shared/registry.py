@@ -108,10 +108,10 @@ class RequestContext:
     def find_permissions(self) -> Permissions | None:
         """Return what the client may do at this moment; None if there are no users, and everybody may do everything."""
         users = self.broker.security.users
-        user = None if users is None else users.find(self.source, is_proved=self.is_proved)
-        if users is None or user is None:
-            return None if users is None else Permissions()
-        return users.permissions_of(user, self.host)
+        if users is None:
+            return None
+        user = users.find(self.source, is_proved=self.is_proved)
+        return Permissions() if user is None else users.permissions_of(user, self.host)
 
     def may_read(self, topic: str) -> bool:
         """Return whether the client may read a topic."""
