@@ -123,9 +123,9 @@ async def read_tail(
 ) -> list[RunEntry | BatchEntry]:
     """Return the records in a range of offsets that clients appended through the leader of an epoch.
 
-    They are runs of the leader partition, with its address, each followed by its batches: those that the index has,
-    which are only the last ones if it was rewritten, and others whose headers are stored. Raise `StorageError` if the
-    storage fails, or if a newer version of dafka wrote an index.
+    They are runs of the leader partition, with its address, each followed by its batches: the batches in the index, and
+    others whose headers are stored. A rewritten index has only the last ones. Raise `StorageError` if the storage
+    fails, or if a newer version of dafka wrote an index.
     """
     partition = log.leader_partition(epoch)
     address = partition.address
@@ -182,7 +182,7 @@ async def _read_batches(
 
 
 def _join_batches(indexed: list[BatchEntry], stored: list[BatchEntry]) -> list[BatchEntry]:
-    """Return the batches of an index, and those stored ones of which it has no record, in order."""
+    """Return the batches of an index, and the stored batches that are missing in it, in order."""
     firsts = [sequence_of(each.position) for each in indexed]
     found = list(indexed)
     for entry in stored:

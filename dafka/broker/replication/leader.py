@@ -39,7 +39,7 @@ HELD_S = 0.2
 
 
 class LedLogs:
-    """Leads logs, and follows other logs for readers. `divergent` merges what other epochs have into those it leads.
+    """Leads logs, and follows other logs for readers. `divergent` merges the records of other epochs into led logs.
 
     `membership` sends heartbeats between the steps of long work. `act` executes the effects of replicas.
     """

@@ -150,7 +150,7 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 def batch_entries(batch: RecordBatch, now_ms: int) -> list[BatchEntry]:
     """Return the entries of the batches in a leader partition whose producers have ids, as their headers say.
 
-    There are none of records without their encoded form.
+    Records without their encoded form have none.
     """
     return [
         BatchEntry(

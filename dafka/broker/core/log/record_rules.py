@@ -74,7 +74,7 @@ class RecordRules:
     def set_time(
         self, batches: Sequence[tuple[BatchHeader, bytes | memoryview]], now_ms: int
     ) -> Sequence[tuple[BatchHeader, bytes | memoryview]]:
-        """Return batches with the topic's type of timestamps: with append times, that of their records is now."""
+        """Return batches with the topic's type of timestamps. Records with append times get `now_ms`."""
         if not self.is_append_time and all(header.timestamp_type is self.timestamp_type for header, _ in batches):
             return batches
         time_ms = now_ms if self.is_append_time else None

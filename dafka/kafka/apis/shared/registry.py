@@ -79,7 +79,7 @@ class RequestContext:
     def spend_mutations(self, log_count: int) -> bool:
         """Charge the client for logs that it creates or deletes.
 
-        Return whether it may: a client that knows the error for it must try again later, and others wait only.
+        Return whether it may: a client that knows the error for it must try again later, and other clients only wait.
         """
         key, api = QuotaKey.CONTROLLER_MUTATION_RATE, self.header.api_key
         if self.header.api_version < _STRICT_VERSIONS.get(api, VERSION_MAX):
