@@ -136,8 +136,7 @@ def kafka_page() -> str:
 
 def _setting_rows() -> Iterator[str]:
     for each in list_settings(Topic("", ""), Config()):
-        text = each.text if each.has_effect else f"No effect. {each.text}"
-        yield f"| `{each.name}` | {each.kind.value} | {each.default} | {text} |\n"
+        yield f"| `{each.name}` | {each.kind.value} | {each.default} | {each.description} |\n"
 
 
 def _rows() -> Iterator[str]:

@@ -100,7 +100,7 @@ def _describe_setting(setting: TopicSetting) -> Setting:
         setting.value,
         FROM_TOPIC if setting.is_own else default_source,
         _KINDS[setting.kind],
-        setting.text if setting.has_effect else f"No effect. {setting.text}",
+        setting.description,
         [*own, (setting.broker_name or setting.name, setting.default, default_source)],
     )
 

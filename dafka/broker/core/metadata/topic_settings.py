@@ -39,6 +39,11 @@ class TopicSetting(NamedTuple):
     has_effect: bool
     text: str
 
+    @property
+    def description(self) -> str:
+        """The text for clients and for the documentation, which begins with a warning if the setting has no effect."""
+        return self.text if self.has_effect else f"No effect. {self.text}"
+
 
 class _Rule(NamedTuple):
     kind: SettingKind
