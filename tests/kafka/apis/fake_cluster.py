@@ -148,8 +148,8 @@ class FakeCluster:
         log: The only log of the topic `t`, which the broker leads. It has ten records, of which replicas have eight.
     """
 
-    def __init__(self) -> None:
-        self.broker = FakeBroker()
+    def __init__(self, broker: FakeBroker | None = None) -> None:
+        self.broker = broker or FakeBroker()
         brokers = self.broker.brokers
         brokers.record_registration(
             BrokerRegistration(address=SECOND, number=1, rack="two", kafka_listener="[fd00::1]:9093")
@@ -167,7 +167,7 @@ class FakeCluster:
         node: Any = self.broker
         outcomes: Any = SimpleNamespace(find=self.broker.find_outcome)
         unpacking = memory.make_pool(2**20)
-        broker = SimpleNamespace(
+        served = SimpleNamespace(
             node=node,
             config=config,
             memory=memory,
@@ -187,7 +187,7 @@ class FakeCluster:
             ),
             reads_of=lambda _source: trio.CapacityLimiter(1),
         )
-        self.listener = KafkaServer(cast(Any, broker))
+        self.listener = KafkaServer(cast(Any, served))
 
     def live(self, *addresses: str) -> None:
         brokers = self.broker.brokers

@@ -61,8 +61,7 @@ def features(cluster: FakeCluster) -> list[tuple[int, ...]]:
 
 
 def test_a_feature_from_zero_on_is_hidden_from_versions_that_do_not_know_it() -> None:
-    cluster = FakeCluster()
-    cluster.listener.broker.node = UpgradedBroker()  # type: ignore[assignment]
+    cluster = FakeCluster(UpgradedBroker())
     for version in range(5):
         found = describe_versions(cluster.client(ApiKey.API_VERSIONS, version), SERVED)
         lowest = {each.name: each.min_version for each in found.supported_features}
@@ -70,8 +69,7 @@ def test_a_feature_from_zero_on_is_hidden_from_versions_that_do_not_know_it() ->
 
 
 async def test_clients_raise_the_feature_level() -> None:
-    cluster = FakeCluster()
-    cluster.listener.broker.node = UpgradedBroker()  # type: ignore[assignment]
+    cluster = FakeCluster(UpgradedBroker())
     assert features(cluster) == [(1, 3), (1, 1), (7,)]
     joining = {"group_id": "g", "member_id": "m", "member_epoch": 0}
     found = await cluster.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **joining)
