@@ -261,7 +261,8 @@ _RULES = {
     ),
 }
 
-_UNCONFIGURED = {name: rule.default(Config()) for name, rule in _RULES.items()}
+_NOT_CONFIGURED = Config()
+_DEFAULTS = {name: rule.default(_NOT_CONFIGURED) for name, rule in _RULES.items()}
 
 _BROKER_NAMES = {
     **{name: name for name in _RULES if name.startswith(("compression.", "min.insync.", "unclean."))},
@@ -367,7 +368,7 @@ def list_settings(topic: Topic, config: Config) -> list[TopicSetting]:
             topic.settings.get(name, defaults[name]),
             defaults[name],
             name in topic.settings,
-            defaults[name] != _UNCONFIGURED[name],
+            defaults[name] != _DEFAULTS[name],
             _BROKER_NAMES.get(name, ""),
             rule.kind,
             rule.has_effect,
