@@ -19,7 +19,7 @@ import pytest
 from dafka.batches import encoding
 from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage import DeletesPartitions
+from dafka.storage import CompactsPartitions, DeletesPartitions
 from dafka.storage.base import Storage
 from dafka.storage.filelog import FilelogStorage, open_filelog, reading, recovery
 from dafka.storage.filelog.catalog import GOOD, NAMES_FILE, CatalogReader, CatalogWriter
@@ -32,6 +32,7 @@ from dafka.storage.filelog.recovery import Recovery
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.opening import read_range
+from tests.power.runs import no_wait
 from tests.storage.records import OTHER, PARTITION, batch
 
 DEADLINE_S = 60
@@ -190,6 +191,9 @@ async def test_existing_segment_file_is_not_overwritten(folder: Path) -> None:
         other.write_bytes(b"something")
         with pytest.raises(StorageError, match="in the way of a new segment"):
             await storage.append([batch(2, 4)])
+        assert isinstance(storage, CompactsPartitions)
+        with pytest.raises(StorageError, match="in the way of a new segment"):
+            await storage.compact(PARTITION, 1, lambda records: bytes(len(records)), no_wait)
         assert other.read_bytes() == b"something"
 
 

@@ -145,26 +145,10 @@ class LogWriter:
     def close_segment(self, log: PartitionLog) -> None:
         """Begin an empty active segment, so that the one before it can be compacted."""
         head = log.head
-        if self.find_log(log.partition) is not log or not head.length:
-            return
-        if log.is_tail_dirty:
-            self._truncate_tail(log)
-        bases, path = log.list_bases(), log.log_path(head.end)
-        with self._changing(log):
-            try:
-                self._create_segment(path)
-                self.syncer.sync_written([path, log.stored_path(head.base)], [log.folder])
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(path)
-                self.pool.drop(path)
-                raise
-        self.reader.start_index(log, head.end)
-        grown = head.length + self._write_index(log, head.base)
-        log.forget_tail()
-        log.bases = (*bases, head.end)
-        log.head = head._replace(base=head.end, length=0, base_at=0, closed_bytes=head.closed_bytes + grown)
-        self._write_slot(log, GOOD)
+        if self.find_log(log.partition) is log and head.length:
+            head = head._replace(base=head.end, length=0, base_at=0, closed_bytes=head.closed_bytes + head.length)
+            self._apply([PlannedAppend(log, is_new=False, head=head, begins_segment=True)])
+            log.forget_tail()
 
     def replace_segment(self, log: PartitionLog, base: int, path: str, rows: bytes, content_bytes_removed: int) -> None:
         """Replace a closed segment with a durable file of the same sequences, and its `.stored` file with rows."""
