@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeVar
 
+import trio
+
 from dafka.broker.access.users import Users
 from dafka.broker.core.acls import (
     PRINCIPAL_PREFIX,
@@ -121,50 +123,46 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
 )
 async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Delete the ACLs that filters select. Those of the file of users stay, which the answer says."""
-    access = context.broker.node.tables.state.access
-    filters: list[AclFilter | RefusedAclError] = []
-    for each in request.filters:
+    stored, users = context.broker.node.tables.state.access.list_acls(), context.broker.security.users
+    known = [(each, ErrorCode.NONE) for each in stored]
+    if users is not None:
+        known += [(each, ErrorCode.POLICY_VIOLATION) for each in users.list_file_acls()]
+    deleted: set[Acl] = set()
+    results: list[DeleteAclsFilterResult] = []
+    for asked in request.filters:
+        await trio.lowlevel.checkpoint()  # many filters must not delay other clients
+        error, message, found = ErrorCode.NONE, None, []
         try:
             _users_of(context)
-            filters.append(_read_filter(each))
+            chosen = _read_filter(asked)
         except RefusedAclError as refused:
-            filters.append(refused)
-    chosen = [each for each in filters if isinstance(each, AclFilter)]
-    selected = [acl for acl in access.list_acls() if any(each.selects(acl) for each in chosen)]
-    users = context.broker.security.users
-    fixed = [] if users is None else users.list_file_acls()
-    error, message = await _change(context, selected, DeleteAcls)
-    return DeleteAclsResponse(
-        filter_results=[
-            DeleteAclsFilterResult(error_code=each.error_code, error_message=str(each), matching_acls=[])
-            if isinstance(each, RefusedAclError)
-            else DeleteAclsFilterResult(
-                error_code=error,
-                error_message=message,
-                matching_acls=[] if error else _describe_deleted(each, selected, fixed),
-            )
-            for each in filters
-        ]
+            error, message = refused.error_code, str(refused)
+        else:
+            found = [each for each in known if chosen.selects(each[0])]
+        deleted.update(acl for acl, refusal in found if not refusal)
+        matching = [_describe_match(*each) for each in found]
+        results.append(DeleteAclsFilterResult(error_code=error, error_message=message, matching_acls=matching))
+    error, message = await _change(
+        context, [acl for acl, refusal in known if not refusal and acl in deleted], DeleteAcls
     )
+    for each in results:
+        if error and not each.error_code:
+            each.error_code, each.error_message, each.matching_acls = error, message, []
+    return DeleteAclsResponse(filter_results=results)
 
 
-def _describe_deleted(chosen: AclFilter, deleted: list[Acl], fixed: list[Acl]) -> list[DeleteAclsMatchingAcl]:
-    found = [(each, ErrorCode.NONE) for each in deleted] + [(each, ErrorCode.POLICY_VIOLATION) for each in fixed]
-    return [
-        DeleteAclsMatchingAcl(
-            error_code=error,
-            error_message=explain_file_user(each.principal.removeprefix(PRINCIPAL_PREFIX)) if error else None,
-            resource_type=each.resource_type,
-            resource_name=each.name,
-            pattern_type=each.pattern_type,
-            principal=each.principal,
-            host=each.host,
-            operation=each.operation,
-            permission_type=each.effect,
-        )
-        for each, error in found
-        if chosen.selects(each)
-    ]
+def _describe_match(acl: Acl, error: ErrorCode) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_code=error,
+        error_message=explain_file_user(acl.principal.removeprefix(PRINCIPAL_PREFIX)) if error else None,
+        resource_type=acl.resource_type,
+        resource_name=acl.name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.effect,
+    )
 
 
 async def _change(

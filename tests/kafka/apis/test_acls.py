@@ -12,14 +12,19 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Acl, AclEffect, AclFilter, Operation, PatternType, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.kafka.apis.acls import delete_acls
+from dafka.kafka.apis.shared.registry import RequestContext
 from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.frames import RequestHeader
+from dafka.kafka.protocol.messages.access import DeleteAclsRequest
 from tests.broker.access.test_acls import draw_acl, draw_filter
-from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.apis.door import Client, Door, build, open_door
 from tests.kafka.server.secured import PASSWORD
 
 ADMINISTRATOR = Permissions(admin=("*",))
@@ -69,40 +74,29 @@ def create(client: Client, *acls: Acl, version: int = 3) -> list[tuple[int, str 
     return [(each["error_code"], each["error_message"]) for each in answer["results"]]
 
 
+def read_acl(resource: dict[str, Any], found: dict[str, Any]) -> Acl:
+    return Acl(
+        ResourceType(resource["resource_type"]),
+        resource["resource_name"],
+        found["principal"],
+        Operation(found["operation"]),
+        PatternType(resource["pattern_type"]),
+        found["host"],
+        AclEffect(found["permission_type"]),
+    )
+
+
 def describe(client: Client, chosen: AclFilter = ANY_ACL, version: int = 3) -> list[Acl]:
     answer = client.ask(ApiKey.DESCRIBE_ACLS, version, **filter_of(chosen))
     assert answer["error_code"] == ErrorCode.NONE, answer["error_message"]
-    return [
-        Acl(
-            ResourceType(resource["resource_type"]),
-            resource["resource_name"],
-            acl["principal"],
-            Operation(acl["operation"]),
-            PatternType(resource["pattern_type"]),
-            acl["host"],
-            AclEffect(acl["permission_type"]),
-        )
-        for resource in answer["resources"]
-        for acl in resource["acls"]
-    ]
+    return [read_acl(resource, acl) for resource in answer["resources"] for acl in resource["acls"]]
 
 
 def delete(client: Client, *filters: AclFilter) -> list[dict[Acl, int]]:
     answer = client.ask(ApiKey.DELETE_ACLS, 3, filters=[filter_of(each) for each in filters])
     assert {each["error_code"] for each in answer["filter_results"]} == {ErrorCode.NONE}
     return [
-        {
-            Acl(
-                ResourceType(each["resource_type"]),
-                each["resource_name"],
-                each["principal"],
-                Operation(each["operation"]),
-                PatternType(each["pattern_type"]),
-                each["host"],
-                AclEffect(each["permission_type"]),
-            ): each["error_code"]
-            for each in result["matching_acls"]
-        }
+        {read_acl(each, each): each["error_code"] for each in result["matching_acls"]}
         for result in answer["filter_results"]
     ]
 
@@ -190,6 +184,32 @@ def test_more_acls_than_one_command_has_are_created_and_deleted(client: Client) 
     (deleted,) = delete(client, AclFilter(principal="User:dora"))
     assert list(deleted) == acls
     assert describe(client, AclFilter(principal="User:dora")) == []
+
+
+def test_many_filters_do_not_delay_other_clients(door: Door) -> None:
+    filters = [filter_of(AclFilter(name=f"nothing-{number}")) for number in range(100)]
+    request = build(DeleteAclsRequest, {"filters": filters})
+    server = door.broker.kafka
+    assert server is not None
+    header = RequestHeader(ApiKey.DELETE_ACLS, 3, 1, "test")
+    context = RequestContext(server, header, "192.0.2.1", ("192.0.2.2", 9092), "root", door)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async def delete_beside() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            answer: Any = await delete_acls(context, request)
+            nursery.cancel_scope.cancel()
+        assert [each.error_code for each in answer.filter_results] == [ErrorCode.NONE] * len(filters)
+
+    door.call_async(delete_beside)
+    assert turns >= len(filters) - 1
 
 
 # Users
