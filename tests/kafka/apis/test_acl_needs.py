@@ -49,8 +49,8 @@ from tests.kafka.apis.test_authorization import (
     Listing,
     Names,
     Need,
+    create_existing,
     errors_in,
-    first_calls,
     identify,
     named,
     state_of,
@@ -162,11 +162,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 def client(door: Door) -> Iterator[Client]:
     door.permit(anne=EVERYTHING)
     with door.connect("anne") as found:
-        wanted = {ApiKey.CREATE_TOPICS: 4, ApiKey.PRODUCE: 7, ApiKey.OFFSET_COMMIT: 5, ApiKey.INIT_PRODUCER_ID: 1}
-        calls = {each.api: each for each in first_calls()}
-        for names in (EXISTING, BESIDE):
-            for api, version in wanted.items():
-                assert errors_in(found.ask(api, version, **calls[api].values([names]))) == set()
+        create_existing(found)
         door.permit(anne=NOTHING)
         yield found
 

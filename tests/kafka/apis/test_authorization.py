@@ -359,6 +359,14 @@ def test_every_api_and_version_is_in_the_table() -> None:
     assert HANDLERS.keys() == AUTHORIZATIONS.keys() - {ApiKey.PRODUCE}
 
 
+def create_existing(client: Client) -> None:
+    """Create the topics, groups and transactional ids that exist from the beginning."""
+    wanted = {ApiKey.CREATE_TOPICS: 4, ApiKey.PRODUCE: 7, ApiKey.OFFSET_COMMIT: 5, ApiKey.INIT_PRODUCER_ID: 1}
+    calls = {each.api: each for each in first_calls()}
+    for names, (api, version) in product((EXISTING, BESIDE), wanted.items()):
+        assert errors_in(client.ask(api, version, **calls[api].values([names]))) == set()
+
+
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     path = tmp_path_factory.mktemp("door") / "users"
@@ -373,10 +381,7 @@ def client(door: Door) -> Iterator[Client]:
     """A connection of a user whose permissions change; with what exists already."""
     door.permit(anne=EVERYTHING)
     with door.connect("anne") as found:
-        wanted = {ApiKey.CREATE_TOPICS: 4, ApiKey.PRODUCE: 7, ApiKey.OFFSET_COMMIT: 5, ApiKey.INIT_PRODUCER_ID: 1}
-        calls = {each.api: each for each in first_calls()}
-        for names, (api, version) in product((EXISTING, BESIDE), wanted.items()):
-            assert errors_in(found.ask(api, version, **calls[api].values([names]))) == set()
+        create_existing(found)
         yield found
 
 
