@@ -74,6 +74,11 @@ class AclEffect(IntEnum):
     ALLOW = 3
 
 
+def spell(value: IntEnum) -> str:
+    """Return the name of a value as people write it, such as `transactional-id`."""
+    return value.name.lower().replace("_", "-")
+
+
 OPERATIONS = tuple(each for each in Operation if each not in {Operation.ANY, Operation.ALL})
 """The operations that are asked for."""
 
@@ -109,6 +114,11 @@ class Acl:
     effect: AclEffect = AclEffect.ALLOW
 
     @property
+    def pattern(self) -> str:
+        """The name, with a star at the end if it is a prefix."""
+        return self.name + (EVERY_NAME if self.pattern_type is PatternType.PREFIXED else "")
+
+    @property
     def is_for_every_name(self) -> bool:
         """Whether it is for all resources of its type."""
         return self.pattern_type is PatternType.LITERAL and self.name == EVERY_NAME
@@ -132,10 +142,9 @@ class Acl:
         return self.principal in {EVERY_USER, PRINCIPAL_PREFIX + user} and self.host in {EVERY_NAME, host}
 
     def __str__(self) -> str:
-        kind, operation = (each.name.lower().replace("_", "-") for each in (self.resource_type, self.operation))
-        star = EVERY_NAME if self.pattern_type is PatternType.PREFIXED else ""
+        effect, operation, kind = map(spell, (self.effect, self.operation, self.resource_type))
         place = "" if self.host == EVERY_NAME else f" from {self.host}"
-        return f"{self.effect.name.lower()} {self.principal} {operation} on {kind} {self.name}{star}{place}"
+        return f"{effect} {self.principal} {operation} on {kind} {self.pattern}{place}"
 
 
 @attrs.frozen

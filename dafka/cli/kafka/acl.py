@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -19,8 +19,9 @@ from dafka.broker.core.acls import (
     PatternType,
     ResourceType,
     find_acl_problem,
+    spell,
 )
-from dafka.cli.kafka.client import KafkaClient, check_error
+from dafka.cli.kafka.client import KafkaClient, check_error, report_results
 from dafka.cli.kafka.options import client_options, json_option
 from dafka.cli.options import Decorator, add_options
 from dafka.cli.terminal import UsageMistake, confirm, print_json_lines, print_table, yes_option
@@ -34,10 +35,11 @@ from dafka.kafka.protocol.messages.access import (
 from dafka.text import counted
 
 _OPERATIONS = {
-    each.name.lower().replace("_", "-"): each
+    spell(each): each
     for each in Operation
     if each not in {Operation.ANY, Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS}
 }
+_COLUMNS = ("principal", "effect", "operation", "resource", "name", "host")
 _STAR = "* at its end stands for any characters"
 
 
@@ -124,14 +126,10 @@ def create(
         if problem := find_acl_problem(each):
             raise UsageMistake(problem)
     results = client.ask(CreateAclsRequest(creations=[_creation(each) for each in acls])).results
-    refused = []
-    for each, result in zip(acls, results, strict=True):
-        if result.error_code:
-            refused.append((result.error_code, f"the ACL '{each}'", result.error_message))
-        else:
-            click.echo(f"created: {each}", err=True)
-    if refused:
-        check_error(*refused[0])
+    report_results(
+        (f"created: {each}", f"the ACL '{each}'", result.error_code, result.error_message)
+        for each, result in zip(acls, results, strict=True)
+    )
 
 
 @acl.command()
@@ -154,15 +152,13 @@ def delete(yes: bool, client: KafkaClient, **chosen: Any) -> None:
     confirm(f"Delete {counted(len(found), 'ACL')}?", yes=yes, declined="nothing was deleted")
     (result,) = client.ask(DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter_fields(wanted))])).filter_results
     check_error(result.error_code, "the ACLs", result.error_message)
-    refused = []
-    for each in result.matching_acls:
-        about = _read_acl(each.resource_type, each.resource_name, each.pattern_type, each)
-        if each.error_code:
-            refused.append((each.error_code, f"the ACL '{about}'", each.error_message))
-        else:
-            click.echo(f"deleted: {about}", err=True)
-    if refused:
-        check_error(*refused[0])
+    deleted = [
+        (_read_acl(each.resource_type, each.resource_name, each.pattern_type, each), each)
+        for each in result.matching_acls
+    ]
+    report_results(
+        (f"deleted: {about}", f"the ACL '{about}'", each.error_code, each.error_message) for about, each in deleted
+    )
 
 
 def _describe(client: KafkaClient, chosen: AclFilter) -> list[Acl]:
@@ -253,18 +249,14 @@ def _creation(each: Acl) -> AclCreation:
     )
 
 
-def _cells(each: Acl) -> Sequence[str]:
-    star = EVERY_NAME if each.pattern_type is PatternType.PREFIXED else ""
-    names = (each.effect.name, each.operation.name, each.resource_type.name)
-    effect, operation, kind = (name.lower().replace("_", "-") for name in names)
-    return each.principal.removeprefix(PRINCIPAL_PREFIX), effect, operation, kind, each.name + star, each.host
+def _cells(each: Acl) -> tuple[str, ...]:
+    effect, operation, kind = map(spell, (each.effect, each.operation, each.resource_type))
+    return each.principal.removeprefix(PRINCIPAL_PREFIX), effect, operation, kind, each.pattern, each.host
 
 
 def _document(each: Acl) -> dict[str, str]:
-    columns = ("principal", "effect", "operation", "resource", "name", "host")
-    return dict(zip(columns, _cells(each), strict=True))
+    return dict(zip(_COLUMNS, _cells(each), strict=True))
 
 
 def _print(found: Iterable[Acl]) -> None:
-    columns = ("principal", "effect", "operation", "resource", "name", "host")
-    print_table(columns, (), [tuple(_cells(each)) for each in found])
+    print_table(_COLUMNS, (), list(map(_cells, found)))

@@ -225,16 +225,24 @@ def check_error(code: int, what: str, message: str | None = None) -> None:
         raise UsageMistake(f"{what}: {message or explained or error_name(code)}")
 
 
-def report_deletions(kind: str, results: Iterable[tuple[str, int, str | None]]) -> None:
-    """Print which names were deleted, and raise the first error; each name has an error code and an explanation."""
+def report_results(results: Iterable[tuple[str, str, int, str | None]]) -> None:
+    """Print what was done, and raise the first error.
+
+    Each result has what to print if it was done, what it is about, its error code and the broker's explanation.
+    """
     refused = []
-    for name, code, message in results:
+    for done, about, code, message in results:
         if code:
-            refused.append((code, f"{kind} {name!r}", message))
+            refused.append((code, about, message))
         else:
-            click.echo(f"deleted {name}", err=True)
+            click.echo(done, err=True)
     if refused:
         check_error(*refused[0])
+
+
+def report_deletions(kind: str, results: Iterable[tuple[str, int, str | None]]) -> None:
+    """Print which names were deleted, and raise the first error; each name has an error code and an explanation."""
+    report_results((f"deleted {name}", f"{kind} {name!r}", code, message) for name, code, message in results)
 
 
 _EXPLAINED: dict[int, str] = {
