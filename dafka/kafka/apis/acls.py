@@ -25,7 +25,7 @@ from dafka.broker.core.acls import (
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import CreateAcls, DeleteAcls
 from dafka.kafka.apis.shared.authorization import require_cluster
-from dafka.kafka.apis.shared.changes import make_change, requester_of
+from dafka.kafka.apis.shared.changes import RefusedPartError, make_change, requester_of
 from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.messages.access import (
     AclCreation,
@@ -51,14 +51,6 @@ _NO_USERS = "clients of this broker do not authenticate, so that ACLs have no ef
 _E = TypeVar("_E", bound=IntEnum)
 
 
-class RefusedAclError(Exception):
-    """An ACL or a filter of a client is not possible, with the error for the client."""
-
-    def __init__(self, message: str, error_code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
-        super().__init__(message)
-        self.error_code = error_code
-
-
 def explain_file_user(user: str) -> str:
     """Return why clients cannot change a user."""
     return (
@@ -76,7 +68,7 @@ async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -
     """Answer with the ACLs that a filter selects."""
     try:
         users, chosen = _users_of(context), _read_filter(request)
-    except RefusedAclError as refused:
+    except RefusedPartError as refused:
         return DescribeAclsResponse(error_code=refused.error_code, error_message=str(refused), resources=[])
     resources: dict[tuple[ResourceType, str, PatternType], list[AclDescription]] = {}
     stored = context.broker.node.tables.state.access.list_acls()
@@ -108,7 +100,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
         try:
             acls.append(_read_creation(_users_of(context), each))
             outcomes.append(None)
-        except RefusedAclError as refused:
+        except RefusedPartError as refused:
             outcomes.append((refused.error_code, str(refused)))
     made = await _change(context, acls, CreateAcls)
     results = [
@@ -135,7 +127,7 @@ async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> De
         try:
             _users_of(context)
             chosen = _read_filter(asked)
-        except RefusedAclError as refused:
+        except RefusedPartError as refused:
             error, message = refused.error_code, str(refused)
         else:
             found = [each for each in known if chosen.selects(each[0])]
@@ -180,12 +172,12 @@ async def _change(
 def _users_of(context: RequestContext) -> Users:
     users = context.broker.security.users
     if users is None:
-        raise RefusedAclError(_NO_USERS, ErrorCode.SECURITY_DISABLED)
+        raise RefusedPartError(_NO_USERS, ErrorCode.SECURITY_DISABLED)
     return users
 
 
 def _read_creation(users: Users, asked: AclCreation) -> Acl:
-    """Return the ACL that a client asks for. Raise `RefusedAclError` if it is not possible."""
+    """Return the ACL that a client asks for. Raise `RefusedPartError` if it is not possible."""
     acl = Acl(
         _read(ResourceType, asked.resource_type, "resource type"),
         asked.resource_name,
@@ -197,15 +189,15 @@ def _read_creation(users: Users, asked: AclCreation) -> Acl:
     )
     problem = find_acl_problem(acl)
     if problem:
-        raise RefusedAclError(problem)
+        raise RefusedPartError(problem)
     user = acl.principal.removeprefix(PRINCIPAL_PREFIX)
     if users.is_in_file(user):
-        raise RefusedAclError(explain_file_user(user), ErrorCode.POLICY_VIOLATION)
+        raise RefusedPartError(explain_file_user(user), ErrorCode.POLICY_VIOLATION)
     return acl
 
 
 def _read_filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
-    """Return the filter that a client asks for. Raise `RefusedAclError` if it is not possible."""
+    """Return the filter that a client asks for. Raise `RefusedPartError` if it is not possible."""
     return AclFilter(
         _read(ResourceType, asked.resource_type_filter, "resource type"),
         asked.resource_name_filter,
@@ -222,4 +214,4 @@ def _read(kind: type[_E], value: int, what: str) -> _E:
         return kind(value)
     except ValueError:
         names = ", ".join(f"{each.value} ({each.name})" for each in kind)
-        raise RefusedAclError(f"there is no {what} {value}: expected {names}") from None
+        raise RefusedPartError(f"there is no {what} {value}: expected {names}") from None

@@ -15,7 +15,7 @@ from dafka.broker.core.client_quotas import (
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import AlterClientQuota
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, require_cluster
-from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
+from dafka.kafka.apis.shared.changes import RefusedPartError, make_all, make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.constants import MATCHES_ANY, MATCHES_DEFAULT, MATCHES_NAME
 from dafka.kafka.protocol.messages.quotas import (
@@ -32,14 +32,6 @@ from dafka.kafka.protocol.messages.quotas import (
 )
 
 
-class _RefusedError(Exception):
-    """An entity, a filter or a limit is not possible, with the error for the client."""
-
-    def __init__(self, message: str, error_code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
-        super().__init__(message)
-        self.error_code = error_code
-
-
 @handles(
     DescribeClientQuotasRequest,
     require_cluster(Operation.DESCRIBE_CONFIGS, DescribeClientQuotasResponse, error_message=None, entries=None),
@@ -51,7 +43,7 @@ async def describe_quotas(
     """Answer with the quotas of the entities that a filter selects."""
     try:
         filters = _read_filters(request.components)
-    except _RefusedError as refused:
+    except RefusedPartError as refused:
         return DescribeClientQuotasResponse(error_code=refused.error_code, error_message=str(refused), entries=None)
     entries = [
         EntryData(
@@ -72,16 +64,18 @@ def _describe_entity(entity: QuotaEntity) -> list[EntityData]:
 
 
 def _read_filters(components: list[ComponentData]) -> dict[EntityType, ComponentData]:
-    """Return what a request selects by type. Raise `_RefusedError` if it is not possible."""
+    """Return what a request selects by type. Raise `RefusedPartError` if it is not possible."""
     found: dict[EntityType, ComponentData] = {}
     for each in components:
         kind = _read_type(each.entity_type)
         if kind in found:
-            raise _RefusedError(f"the type {kind.value} is asked for twice")
+            raise RefusedPartError(f"the type {kind.value} is asked for twice")
         if each.match_type not in {MATCHES_NAME, MATCHES_DEFAULT, MATCHES_ANY}:
-            raise _RefusedError(f"expected 0 (a name), 1 (the default) or 2 (any) as the match, not {each.match_type}")
+            raise RefusedPartError(
+                f"expected 0 (a name), 1 (the default) or 2 (any) as the match, not {each.match_type}"
+            )
         if each.match_type == MATCHES_NAME and not each.match:
-            raise _RefusedError(f"the name of the {kind.value} is missing")
+            raise RefusedPartError(f"the name of the {kind.value} is missing")
         found[kind] = each
     return found
 
@@ -117,7 +111,7 @@ async def alter_quotas(context: RequestContext, request: AlterClientQuotasReques
         error, message = ErrorCode.NONE, None
         try:
             command = _read_entry(entry)
-        except _RefusedError as refused:
+        except RefusedPartError as refused:
             error, message = refused.error_code, str(refused)
         else:
             if not request.validate_only:
@@ -129,15 +123,15 @@ async def alter_quotas(context: RequestContext, request: AlterClientQuotasReques
 
 
 def _read_entry(entry: AlteredEntryData) -> AlterClientQuota:
-    """Return the command that changes the quotas of an entity. Raise `_RefusedError` if it is not possible."""
+    """Return the command that changes the quotas of an entity. Raise `RefusedPartError` if it is not possible."""
     parts = {_read_type(each.entity_type): each.entity_name for each in entry.entity}
     if len(parts) < len(entry.entity):
-        raise _RefusedError("the entity names a type twice")
+        raise RefusedPartError("the entity names a type twice")
     if address := parts.get(EntityType.IP):
         try:
             parts[EntityType.IP] = normalize_host(address)
         except ValueError:
-            raise _RefusedError(f"expected an address as the ip, not {address[:100]!r}") from None
+            raise RefusedPartError(f"expected an address as the ip, not {address[:100]!r}") from None
     entity = make_entity(parts)
     problem = find_entity_problem(entity)
     if len({each.key for each in entry.ops}) < len(entry.ops):
@@ -145,7 +139,7 @@ def _read_entry(entry: AlteredEntryData) -> AlterClientQuota:
     for each in entry.ops:
         problem = problem or find_limit_problem(entity, each.key, 1.0 if each.remove else each.value)
     if problem:
-        raise _RefusedError(problem)
+        raise RefusedPartError(problem)
     limits = {each.key: _write_number(each.value) for each in entry.ops if not each.remove}
     return AlterClientQuota(entity, limits, tuple(each.key for each in entry.ops if each.remove))
 
@@ -160,4 +154,4 @@ def _read_type(name: str) -> EntityType:
     except ValueError:
         expected = ", ".join(each.value for each in EntityType)
         message = f"there are no quotas for the type {name[:100]!r}: expected {expected}"
-        raise _RefusedError(message, ErrorCode.UNSUPPORTED_VERSION) from None
+        raise RefusedPartError(message, ErrorCode.UNSUPPORTED_VERSION) from None

@@ -18,7 +18,7 @@ from dafka.broker.core.metadata.commands import Command, DeleteScramCredential, 
 from dafka.broker.core.scram_credentials import SALT_BYTES_MAX, SALT_BYTES_MIN, ScramMechanism, find_iterations_problem
 from dafka.kafka.apis.acls import explain_file_user
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_cluster
-from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
+from dafka.kafka.apis.shared.changes import RefusedPartError, make_all, make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.messages.access import (
     AlterUserScramCredentialsRequest,
@@ -33,14 +33,6 @@ from dafka.kafka.protocol.messages.access import (
 )
 
 _Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
-
-
-class _RefusedError(Exception):
-    """A change of a credential is not possible, with the error for the client."""
-
-    def __init__(self, error_code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error_code = error_code
 
 
 @handles(
@@ -124,12 +116,12 @@ async def _alter(context: RequestContext, name: str, changes: list[_Change]) -> 
     users = context.broker.security.users
     try:
         if users is not None and users.is_in_file(name):
-            raise _RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, explain_file_user(name))
+            raise RefusedPartError(explain_file_user(name), ErrorCode.UNACCEPTABLE_CREDENTIAL)
         if len({each.mechanism for each in changes}) < len(changes):
-            raise _RefusedError(ErrorCode.DUPLICATE_RESOURCE, f"a credential of the user {name!r} is changed twice")
+            raise RefusedPartError(f"a credential of the user {name!r} is changed twice", ErrorCode.DUPLICATE_RESOURCE)
         has = context.broker.node.tables.state.access.find_credentials(name).__contains__
         commands = [_read_change(each, has) for each in changes]
-    except _RefusedError as refused:
+    except RefusedPartError as refused:
         return refused.error_code, str(refused)
     for command in commands:
         error, message = await make_change(context.broker.node.admin.change(command, requester_of(context)))
@@ -139,17 +131,17 @@ async def _alter(context: RequestContext, name: str, changes: list[_Change]) -> 
 
 
 def _read_change(asked: _Change, has: Callable[[ScramMechanism], bool]) -> Command:
-    """Return the command for a change. Raise `_RefusedError` if it is not possible."""
+    """Return the command for a change. Raise `RefusedPartError` if it is not possible."""
     try:
         mechanism = ScramMechanism(asked.mechanism)
     except ValueError:
         expected = " or ".join(f"{each.value} ({each.sasl_name})" for each in ScramMechanism)
         message = f"there is no mechanism {asked.mechanism}: expected {expected}"
-        raise _RefusedError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, message) from None
+        raise RefusedPartError(message, ErrorCode.UNSUPPORTED_SASL_MECHANISM) from None
     if isinstance(asked, ScramCredentialDeletion):
         if not has(mechanism):
             message = f"the user {asked.name!r} has no credential for {mechanism.sasl_name}"
-            raise _RefusedError(ErrorCode.RESOURCE_NOT_FOUND, message)
+            raise RefusedPartError(message, ErrorCode.RESOURCE_NOT_FOUND)
         return DeleteScramCredential(asked.name, mechanism)
     problem = find_user_name_problem(asked.name) or find_iterations_problem(asked.iterations)
     if not problem and not SALT_BYTES_MIN <= len(asked.salt) <= SALT_BYTES_MAX:
@@ -158,6 +150,6 @@ def _read_change(asked: _Change, has: Callable[[ScramMechanism], bool]) -> Comma
         size = len(asked.salted_password)
         problem = f"expected a salted password of {mechanism.key_bytes} bytes for {mechanism.sasl_name}, not of {size}"
     if problem:
-        raise _RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, problem)
+        raise RefusedPartError(problem, ErrorCode.UNACCEPTABLE_CREDENTIAL)
     salted = bytes(asked.salted_password)
     return SetScramCredential(derive_from_salted(asked.name, mechanism, asked.iterations, bytes(asked.salt), salted))

@@ -15,6 +15,15 @@ from dafka.kafka.apis.shared.registry import RequestContext
 TIMEOUT_MS = 60_000
 """The time limit of requests that name none."""
 
+
+class RefusedPartError(Exception):
+    """A part of a request is not possible, with the error for the client."""
+
+    def __init__(self, message: str, error_code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -56,4 +65,4 @@ async def make_all(make: Callable[[_T], Awaitable[_R]], items: Iterable[_T]) -> 
 
 def requester_of(context: RequestContext) -> str:
     """Return who sends a request, as commands in the log of metadata name it."""
-    return name_requester("" if context.source == context.host else context.source, context.host)
+    return name_requester(context.user, context.host)
