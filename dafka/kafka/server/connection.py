@@ -10,11 +10,10 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import trio
 
-from dafka.broker.access.users_file import find_user_name_problem
 from dafka.broker.connections.tcp_server import AcceptedClient
 from dafka.broker.connections.uploads import SMALL_BYTES, SlowUploadError, Upload
 from dafka.broker.core.client_quotas import QuotaKey
@@ -43,16 +42,9 @@ from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroup
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
 from dafka.kafka.protocol.messages.share_records import ShareFetchRequest, ShareFetchResponse
 from dafka.kafka.protocol.tables import Request, Response
+from dafka.kafka.server.client_login import ClientLogin
 from dafka.kafka.server.kafka_server import KafkaServer
-from dafka.kafka.server.sasl import (
-    LOGIN_BYTES_MAX,
-    Authentication,
-    AuthenticationError,
-    Session,
-    offer_mechanisms,
-    refuse_authenticate,
-    refuse_handshake,
-)
+from dafka.kafka.server.sasl import LOGIN_BYTES_MAX, AuthenticationError, refuse_authenticate, refuse_handshake
 
 MIB = 2**20
 
@@ -65,14 +57,11 @@ SEND_BYTES = 2**18
 UNSENT_BYTES_MAX = MIB
 """While a client has more unread bytes than this, its next request waits."""
 
-CERTIFICATE = "TLS"
-"""The mechanism of clients whose certificate says who they are, in counters."""
-
 MUTED_S = 1.0
-"""Seconds after which it is looked whether a client that must wait because of its quotas has left."""
+"""How often to check whether a throttled client has left, in seconds."""
 
 THROTTLE_MS_MAX = 2**31 - 1
-"""The longest time that a response can have, in ms."""
+"""The longest time for which a response can throttle its client, in ms."""
 
 UNANSWERED_MAX = 100
 """The maximum number of requests of a connection whose responses wait for the disk or the client."""
@@ -86,7 +75,6 @@ _WITHOUT_USER = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateReque
 _LOGGER = logging.getLogger("dafka.broker")
 
 _Outgoing: TypeAlias = bytes | tuple[RequestHeader, Callable[[], Awaitable[Response | None]], float]
-_T = TypeVar("_T")
 
 
 class DisconnectError(Exception):
@@ -116,20 +104,9 @@ class Connection:
         self._endpoint = endpoint
         self._kafka = kafka = broker.config.kafka
         self._splitter = FrameSplitter(kafka.request_bytes_max)
-        self._authentication: Authentication | None = None
-        if security.users is not None:
-            is_private = security.tls is not None or accepted.is_local
-            self._authentication = Authentication(
-                security.users,
-                broker.logins,
-                accepted.host,
-                mechanisms=offer_mechanisms(security, is_private=is_private),
-                tokens=security.tokens,
-            )
+        self._login = ClientLogin(server, accepted.host, is_private=security.tls is not None or accepted.is_local)
+        if self._login.pending is not None:
             self._splitter.limit(min(LOGIN_BYTES_MAX, kafka.request_bytes_max))
-        self._user = ""
-        self._is_proved = False
-        self._session = Session(security.settings.reauthenticate_ms / 1000)
         self._ending = ""
         self._login_s = security.settings.login_ms / 1000
         self._login_scope = trio.CancelScope()
@@ -182,30 +159,23 @@ class Connection:
             except trio.BrokenResourceError as error:
                 raise DisconnectError(f"there is no TLS connection: {error.__cause__ or error}", "no TLS") from None
             if self._server.broker.security.settings.tls_users == "on" and not self._stopping.has_begun:
-                self._log_in_by_certificate(self._stream)
-        if self._authentication is None:
-            self._login_scope.deadline = math.inf
+                self._login.take_certificate(self._stream)
+        self._lift_login_limits()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_all)
             async with self._outgoing:
                 await self._receive_all()
 
-    def _log_in_by_certificate(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        """Take the user of a client from its certificate, which is verified. Raise `DisconnectError` if it has none."""
-        subject = (stream.getpeercert() or {}).get("subject", ())
-        names = [str(value) for part in subject for name, value in part if name == "commonName"]
-        problem = find_user_name_problem(names[0]) if len(names) == 1 else f"expected one common name, not {len(names)}"
-        if problem:
-            self._counters.failed_logins[CERTIFICATE] += 1
-            raise DisconnectError(f"its certificate names no user: {problem}", "failed login")
-        self._counters.logins[CERTIFICATE] += 1
-        self._user, self._is_proved, self._authentication = names[0], True, None
-        self._splitter.limit(self._kafka.request_bytes_max)
+    def _lift_login_limits(self) -> None:
+        """Give the client more time and larger requests, unless it must still authenticate."""
+        if self._login.pending is None:
+            self._login_scope.deadline = math.inf
+            self._splitter.limit(self._kafka.request_bytes_max)
 
     @property
     def _source(self) -> str:
         """The source that limits count: the user, or the address of a client that has not authenticated."""
-        return self._user or self._host
+        return self._login.user or self._host
 
     async def _receive_all(self) -> None:
         """Receive requests and handle them, until the client ends the connection or the broker stops."""
@@ -264,11 +234,13 @@ class Connection:
 
     async def _handle(self, frame: bytes) -> None:
         begun = trio.current_time()
-        authentication = self._authentication
-        if authentication is not None:
-            authentication.count_request()
-            if authentication.takes_tokens:
-                await self._put(await self._log_in(authentication, authentication.answer_token(frame)))
+        pending = self._login.pending
+        if pending is not None:
+            pending.count_request()
+            if pending.takes_tokens:
+                token = await self._login.answer_token(frame)
+                self._lift_login_limits()
+                await self._put(token)
                 return
         try:
             header, request = decode_request(frame, offered=OFFERED)
@@ -278,22 +250,19 @@ class Connection:
                 raise self._refuse_unsupported(error) from None
             await self._put(answer)
             return
-        if authentication is not None and not isinstance(request, ApiVersionsRequest):
-            answered = authentication.answer(header, request)
-            response, self._ending = await self._log_in(authentication, answered)
-            self._session.describe(response)
-            if self._ending:
-                self._counters.failed_logins[authentication.mechanism] += 1
+        if pending is not None and not isinstance(request, ApiVersionsRequest):
+            response, self._ending = await self._login.answer(header, request)
+            self._lift_login_limits()
             await self._answer(header, response, begun)
             return
-        if authentication is None:
+        if pending is None:
             self._accepted.mark_served()
-        if isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest) and self._session.is_limited:
-            response, self._ending = await self._renew_login(header, request)
+        if isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest) and self._login.is_renewable:
+            response, self._ending = await self._login.renew(header, request)
             await self._answer(header, response, begun)
             return
-        if self._session.has_ended() and not isinstance(request, ApiVersionsRequest):
-            raise DisconnectError(f"the user {self._user!r} has not authenticated again in time", "expired login")
+        if self._login.has_ended() and not isinstance(request, ApiVersionsRequest):
+            raise DisconnectError(f"the user {self._login.user!r} has not authenticated again in time", "expired login")
         await self._serve_request(header, request, len(frame), begun)
 
     def _refuse_unsupported(self, error: UnsupportedRequestError) -> DisconnectError:
@@ -311,7 +280,7 @@ class Connection:
 
     async def _serve_request(self, header: RequestHeader, request: Request, size: int, begun: float) -> None:
         context = RequestContext(
-            self._server, header, self._host, self._endpoint, self._source, self, is_proved=self._is_proved
+            self._server, header, self._host, self._endpoint, self._source, self, is_proved=self._login.is_proved
         )
         name_topics(self._server.broker.node.log_table, header.api_version, request)
         decision = self._authorize(context, request)
@@ -350,59 +319,13 @@ class Connection:
                 await trio.sleep(min(wait_s, MUTED_S))
             wait_s = until - trio.current_time()
 
-    async def _renew_login(self, header: RequestHeader, request: Request) -> tuple[Response, str]:
-        """Return the response to a client that authenticates again, and the reason if the connection ends after it.
-
-        It must be the same user with the same mechanism.
-        """
-        renewal = self._session.renewal
-        if renewal is None:
-            assert self._users is not None
-            renewal = Authentication(
-                self._users,
-                self._server.broker.logins,
-                self._host,
-                mechanisms=(self._session.mechanism,),
-                tokens=self._server.broker.security.tokens,
-            )
-            self._session.renewal = renewal
-        renewal.count_request()
-        response, ending = await renewal.answer(header, request)
-        if ending:
-            self._counters.failed_logins[renewal.mechanism] += 1
-        if renewal.user is not None and renewal.user != self._user:
-            self._counters.failed_logins[renewal.mechanism] += 1
-            ending = f"it authenticated again as {renewal.user[:100]!r} in place of {self._user!r}"
-            response = refuse_authenticate(ErrorCode.SASL_AUTHENTICATION_FAILED, "the user cannot change")
-        elif renewal.user is not None:
-            self._counters.logins[renewal.mechanism] += 1
-            self._session.begin(renewal)
-            self._session.describe(response)
-        return response, ending
-
-    async def _log_in(self, authentication: Authentication, answered: Awaitable[_T]) -> _T:
-        """Return the next response of the login. On success, grant the client the user's permissions."""
-        try:
-            answer = await answered
-        except AuthenticationError:
-            self._counters.failed_logins[authentication.mechanism] += 1
-            raise
-        if authentication.user is not None:
-            self._counters.logins[authentication.mechanism] += 1
-            self._user, self._is_proved = authentication.user, authentication.is_proved
-            self._session.begin(authentication)
-            self._authentication = None
-            self._login_scope.deadline = math.inf
-            self._splitter.limit(self._kafka.request_bytes_max)
-        return answer
-
     def _authorize(self, context: RequestContext, request: Request) -> Decision:
         """Remove unauthorized parts of a request; see `dafka.kafka.apis.shared.authorization`."""
         if self._users is None or isinstance(request, _WITHOUT_USER):
             return None
-        user = self._users.find(self._user, is_proved=self._is_proved)
+        user = self._users.find(self._login.user, is_proved=self._login.is_proved)
         if user is None:
-            raise DisconnectError(f"the user {self._user!r} was removed", "removed user")
+            raise DisconnectError(f"the user {self._login.user!r} was removed", "removed user")
         permissions = self._users.permissions_of(user, self._host)
         return AUTHORIZATIONS[request.API_KEY](permissions, context, request)
 
