@@ -48,6 +48,11 @@ class QuotaEntity:
 
     parts: tuple[EntityPart, ...]
 
+    @property
+    def is_ip(self) -> bool:
+        """Whether it is an address."""
+        return any(each.kind is EntityType.IP for each in self.parts)
+
 
 @attrs.frozen
 class ClientQuota:
@@ -83,14 +88,18 @@ def find_entity_problem(entity: QuotaEntity) -> str:
     return f"the name of the {empty} is empty: expected one, or null for the default" if empty else ""
 
 
+def list_limits(entity: QuotaEntity) -> list[str]:
+    """Return the names of the limits that an entity can have."""
+    return [each.value for each in QuotaKey if (each is QuotaKey.CONNECTION_CREATION_RATE) == entity.is_ip]
+
+
 def find_limit_problem(entity: QuotaEntity, name: str, value: float) -> str:
     """Return why a limit is not possible; empty if it is."""
-    is_ip = any(each.kind is EntityType.IP for each in entity.parts)
-    possible = [each.value for each in QuotaKey if (each is QuotaKey.CONNECTION_CREATION_RATE) == is_ip]
+    possible = list_limits(entity)
     if name == REQUEST_PERCENTAGE:
         return f"{name} cannot be measured here, as one thread serves all clients: expected {', '.join(possible)}"
     if name not in possible:
-        kind = "an ip" if is_ip else "users and client-ids"
+        kind = "an ip" if entity.is_ip else "users and client-ids"
         return f"there is no quota {name[:100]!r} for {kind}: expected {', '.join(possible)}"
     if not math.isfinite(value) or value <= 0:
         return f"{name}: expected a number above 0, not {value}"

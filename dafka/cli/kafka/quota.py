@@ -12,6 +12,7 @@ from dafka.broker.core.client_quotas import (
     QuotaKey,
     find_entity_problem,
     find_limit_problem,
+    list_limits,
     make_entity,
 )
 from dafka.cli.kafka.client import KafkaClient, check_error
@@ -116,9 +117,7 @@ def set_quota(limits: tuple[str, ...], client: KafkaClient, **entity: str | None
 def remove(limits: tuple[str, ...], client: KafkaClient, **entity: str | None) -> None:
     """Remove limits of a user, a client id, a client id of a user, or an address; without LIMITs, all of them."""
     named = _read_entity(entity)
-    is_ip = any(each.kind is EntityType.IP for each in named.parts)
-    possible = [each.value for each in QuotaKey if (each is QuotaKey.CONNECTION_CREATION_RATE) == is_ip]
-    names = list(dict.fromkeys(limits)) or possible
+    names = list(dict.fromkeys(limits)) or list_limits(named)
     for name in names:
         if problem := find_limit_problem(named, name, 1.0):
             raise UsageMistake(problem)
