@@ -88,7 +88,7 @@ def derive_from_salted(
     user: str, mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes
 ) -> ScramCredential:
     """Return the credential of a password that was salted and hashed already, as RFC 5802 says."""
-    digest = "sha256" if mechanism is ScramMechanism.SHA_256 else "sha512"
+    digest = mechanism.hash_name
     client_key = hmac.digest(salted_password, b"Client Key", digest)
     stored_key, server_key = new(digest, client_key).digest(), hmac.digest(salted_password, b"Server Key", digest)
     return ScramCredential(

@@ -29,6 +29,11 @@ class ScramMechanism(IntEnum):
         return f"SCRAM-{self.name.replace('_', '-')}"
 
     @property
+    def hash_name(self) -> str:
+        """The name of its hash function in `hashlib`."""
+        return self.name.replace("_", "").lower()
+
+    @property
     def key_bytes(self) -> int:
         """The size of its keys, in bytes."""
         return 32 if self is ScramMechanism.SHA_256 else 64

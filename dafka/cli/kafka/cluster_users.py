@@ -48,8 +48,8 @@ def add(name: str, new_password_file: str | None, client: KafkaClient) -> None:
         password = prepare_password(read_password(new_password_file, is_new=True))
     upsertions = []
     for each in ScramMechanism:
-        salt, digest = secrets.token_bytes(_SALT_BYTES), "sha256" if each is ScramMechanism.SHA_256 else "sha512"
-        salted = hashlib.pbkdf2_hmac(digest, password, salt, DEFAULT_ITERATIONS)
+        salt = secrets.token_bytes(_SALT_BYTES)
+        salted = hashlib.pbkdf2_hmac(each.hash_name, password, salt, DEFAULT_ITERATIONS)
         upsertions.append(
             ScramCredentialUpsertion(
                 name=name, mechanism=each, iterations=DEFAULT_ITERATIONS, salt=salt, salted_password=salted
