@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
+
 from dafka.broker.access.credentials import Credential, Token
 from dafka.broker.access.permissions import EffectivePermissions, Permissions
 from dafka.broker.access.users_file import User, UsersFile, find_user_name_problem
@@ -66,10 +68,10 @@ class Users:
             self._forget()
 
     def _find_in_cluster(self, name: str) -> User | None:
-        credentials = {
-            mechanism.sasl_name: Credential(each.decode()[0], each.iterations, *each.decode()[1:])
-            for mechanism, each in dict(self._access.find_credentials(name)).items()
-        }
+        credentials = {}
+        for mechanism, each in dict(self._access.find_credentials(name)).items():
+            salt, stored_key, server_key = each.decode()
+            credentials[mechanism.sasl_name] = Credential(salt, each.iterations, stored_key, server_key)
         return User(name, credentials, Permissions()) if credentials else None
 
     def is_in_file(self, name: str) -> bool:
@@ -89,7 +91,7 @@ class Users:
         self._forget_changed()
         found = self._permissions.get((user.name, EVERY_NAME)) or self._permissions.get((user.name, host))
         if found is None:
-            patterns = {name: getattr(user.permissions, name) for name in Permissions.__match_args__}
+            patterns = attrs.asdict(user.permissions, recurse=False)
             acls = self._access.list_acls_of(user.name, _address_of(host))
             found = EffectivePermissions(**patterns, acls=acls)
             key = host if self._access.names_host_for(user.name) else EVERY_NAME
