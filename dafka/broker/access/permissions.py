@@ -33,7 +33,13 @@ class Permission(Enum):
 
 _TOPIC, _GROUP, _TRANSACTION = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 _TOPIC_ADMIN = (Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
-_CLUSTER_ADMIN = (*_TOPIC_ADMIN[:1], *_TOPIC_ADMIN[2:], Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+_CLUSTER_ADMIN = (
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.ALTER_CONFIGS,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+)
 _SEEING = (Permission.READ, Permission.WRITE, Permission.ADMIN)
 
 _GRANTED: dict[tuple[ResourceType, Operation], tuple[Permission, ...]] = {

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from dafka.broker.core.typed_json import convert, encode_json
 
-HEADER, SNAPSHOTS, FEATURE_LEVEL = "cluster", "snapshots", "feature-level"
+_SINGLE = HEADER, SNAPSHOTS, FEATURE_LEVEL = "cluster", "snapshots", "feature-level"
 """The keys of values of which there is one."""
 
-BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM, QUOTA, GROUP = (
+_KINDS = BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM, QUOTA, GROUP = (
     "broker/",
     "forgotten/",
     "topic/",
@@ -25,24 +25,7 @@ BROKER, FORGOTTEN, TOPIC, REPLICAS, DELETING, DELETED, ACL, SCRAM, QUOTA, GROUP 
 )
 """What the keys of the others begin with. An id follows."""
 
-PREFIXES = tuple(
-    each.encode()
-    for each in (
-        HEADER,
-        SNAPSHOTS,
-        FEATURE_LEVEL,
-        BROKER,
-        FORGOTTEN,
-        TOPIC,
-        REPLICAS,
-        DELETING,
-        DELETED,
-        ACL,
-        SCRAM,
-        QUOTA,
-        GROUP,
-    )
-)
+PREFIXES = tuple(each.encode() for each in (*_SINGLE, *_KINDS))
 """What the keys of a state begin with."""
 
 _T = TypeVar("_T")
