@@ -539,9 +539,9 @@ class ClientsConfig:
     """A file with the public keys (JWKS) of an issuer of tokens, by which clients of Kafka log in with OAUTHBEARER.
     This needs `users` and the next two. Changes take effect without a restart. Empty: tokens are not accepted."""
     oauth_issuer: str = attrs.field(default="", validator=check_text)
-    """The issuer whose tokens count: their claim `iss`."""
+    """The issuer of accepted tokens: their claim `iss`."""
     oauth_audience: str = attrs.field(default="", validator=check_text)
-    """For whom tokens must be: this is their claim `aud`, or among its values."""
+    """The audience of accepted tokens: their claim `aud`, or one of its values."""
     oauth_user_claim: str = attrs.field(default="sub", validator=check_text)
     """The claim of a token that names the user. A user who is not in the file may do what the ACLs of the cluster
     allow."""
@@ -551,7 +551,7 @@ class ClientsConfig:
     login_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client can take to authenticate before it is disconnected."""
     reauthenticate_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long a login of a client of Kafka counts. The client must then authenticate again on the same connection, as
+    """How long a login of a client of Kafka lasts. The client must then authenticate again on the same connection, as
     new ones do by themselves (KIP-368), or it is disconnected at its next request. 0: as long as the connection."""
 
 

@@ -70,9 +70,9 @@ def derive_credential(
 
 
 def prepare_password(password: str) -> bytes:
-    """Return the bytes of a password that are salted and hashed, so that it is the same however it is typed.
+    """Return the bytes of a password to be salted and hashed, which are the same however it is typed.
 
-    Raise `ConfigError` if nothing is left of it, or it contains characters that SCRAM does not allow.
+    Raise `ConfigError` if it is empty, or contains characters that SCRAM does not allow.
     """
     scramp = load_scramp()
     try:
@@ -87,7 +87,7 @@ def prepare_password(password: str) -> bytes:
 def derive_from_salted(
     user: str, mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes
 ) -> ScramCredential:
-    """Return the credential of a password that was salted and hashed already, as RFC 5802 says."""
+    """Return the credential of a password that was already salted and hashed (RFC 5802)."""
     digest = mechanism.hash_name
     client_key = hmac.digest(salted_password, b"Client Key", digest)
     stored_key, server_key = new(digest, client_key).digest(), hmac.digest(salted_password, b"Server Key", digest)

@@ -116,7 +116,7 @@ class _TokenLogin(Login):
         return b""
 
     def claimed_user(self, message: bytes) -> str:
-        """See `Login.claimed_user`. Tokens cannot be guessed, so that nobody has to wait for wrong ones."""
+        """See `Login.claimed_user`. Tokens cannot be guessed, so wrong ones cause no delay."""
         return ""
 
 

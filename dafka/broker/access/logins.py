@@ -35,7 +35,7 @@ REMEMBERED_MAX = 10_000
 """Maximum number of pairs of an address and a user for which failures are remembered."""
 
 NAME_CHARACTERS_MAX = 100
-"""How much of a name counts, in characters, as many as users have at most: unknown names of clients can be long."""
+"""How many characters of a name are compared: as many as a user can have. Clients can send longer names."""
 
 _T = TypeVar("_T")
 

@@ -18,24 +18,24 @@ OAUTHBEARER = "OAUTHBEARER"
 """The mechanism of clients that send a token (RFC 7628)."""
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
-"""The algorithms of signatures that count. None of them has a secret that both sides know."""
+"""The accepted algorithms of signatures. None of them uses a shared secret."""
 
 LEEWAY_S = 30
-"""How many seconds before its time a token counts already, since clocks differ."""
+"""How many seconds before its time a token is already accepted, since clocks differ."""
 
 EXPIRES_AT_MAX = 2**53
-"""When a token expires at the latest, in seconds since 1970; the time in ms fits in 64 bits."""
+"""The latest time at which a token expires, in seconds since 1970. In milliseconds, it fits in 64 bits."""
 
 KEYS_BYTES_MAX = 2**20
 """The size of the largest file with keys, in bytes."""
 
 
 class InvalidTokenError(Exception):
-    """A token does not count. The message says why, and has nothing of the token."""
+    """A token is not accepted. The message gives the reason, and contains nothing of the token."""
 
 
 class VerifiedToken(NamedTuple):
-    """Whom a token names, and when it expires, in seconds since 1970."""
+    """The user that a token names, and when it expires, in seconds since 1970."""
 
     user: str
     expires_at: float
@@ -52,8 +52,7 @@ class TokenVerifier:
     """Verifies tokens by the keys in a file, which is read again when it changes.
 
     If the changed file cannot be read, the previous keys remain. Raise `ConfigError` if the file cannot be read at
-    first, or the settings do not say whose tokens count, and `MissingExtraError` if the extra `dafka[oauth]` is not
-    installed.
+    first, or a setting that it needs is missing, and `MissingExtraError` if the extra `dafka[oauth]` is not installed.
     """
 
     def __init__(self, settings: ClientsConfig) -> None:
@@ -78,7 +77,7 @@ class TokenVerifier:
         return self._files.refresh()
 
     def verify(self, token: str) -> VerifiedToken:
-        """Return whom a token names. Raise `InvalidTokenError` if it is forged, has expired or is for somebody else."""
+        """Return the user of a token. Raise `InvalidTokenError` if it is forged, expired or for another audience."""
         keys = self._joserfc.jwk.KeySet.import_key_set({"keys": self._files.value})
         try:
             claims: dict[str, Any] = self._joserfc.jwt.decode(token, keys, algorithms=ALGORITHMS).claims
@@ -93,7 +92,7 @@ class TokenVerifier:
         return VerifiedToken(user, float(expires_at))
 
     def _read(self, path: Path) -> list[Any]:
-        """Return the public keys in a file. Raise `ConfigError` if it cannot be read, or has others."""
+        """Return the public keys in a file. Raise `ConfigError` if it cannot be read, or has other keys."""
         problem = 'expected a set of public keys: {"keys": [...]}, as an issuer publishes at its jwks_uri'
         try:
             with path.open("rb") as file:

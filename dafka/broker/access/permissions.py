@@ -51,7 +51,7 @@ _GRANTED: dict[tuple[ResourceType, Operation], tuple[Permission, ...]] = {
     **{(_GROUP, each): (Permission.GROUPS,) for each in Operation},
     **{(_TRANSACTION, each): (Permission.TRANSACTIONS,) for each in Operation},
 }
-"""The permissions of a file that grant an operation, each by itself."""
+"""The permissions of a file that grant an operation. Each of them is enough."""
 
 _SHOWN: dict[Permission, tuple[ResourceType, tuple[Operation, ...]]] = {
     Permission.READ: (_TOPIC, (Operation.READ, Operation.DESCRIBE_CONFIGS)),
@@ -124,7 +124,7 @@ class Permissions:
         return self.allow(Operation.CREATE, ResourceType.CLUSTER) or self.allow(Operation.CREATE, _TOPIC, topic)
 
     def may_create_by_use(self, topic: str) -> bool:
-        """Return whether a topic that does not exist is created when the user asks for it, with all defaults."""
+        """Return whether the use of a missing topic creates it, with all defaults."""
         is_writer = self.has(Permission.WRITE, topic) and self.may_write(topic)
         return (is_writer and not self._rules.deny(Operation.CREATE, _TOPIC, topic)) or self.may_create(topic)
 
@@ -170,12 +170,12 @@ class Permissions:
     # Showing
 
     def patterns(self, permission: Permission) -> list[str]:
-        """Return the patterns of what the user may do, as far as they can be patterns of a permission. It is a hint."""
+        """Return the patterns of what the user may do, as far as a permission can express them. It is a hint."""
         resource_type, operation = _SHOWN[permission][0], _SHOWN[permission][1][-1]
         return [*self._patterns(permission), *self._rules.allowed_patterns(operation, resource_type)]
 
     def list_acls(self, user: str) -> list[Acl]:
-        """Return the permissions of the file as ACLs of a user, which do the same.
+        """Return the permissions of the file as equivalent ACLs of a user.
 
         A pattern with a star before its end is shown as it is in the file, since no ACL has such patterns.
         """
@@ -194,8 +194,8 @@ class Permissions:
 class EffectivePermissions(Permissions):
     """The permissions in a file, with the ACLs of the cluster that count for the user at the client's address.
 
-    The ACLs allow more, and what they deny is not permitted. But they take nothing that the file permits from a user
-    with `*` in `admin`, so that no ACL locks everybody out.
+    The ACLs allow more, and what they deny is not permitted. But a user with `*` in `admin` keeps all permissions of
+    the file, so that no ACL locks everybody out.
     """
 
     acls: tuple[Acl, ...] = ()

@@ -1,4 +1,4 @@
-"""The users of a broker: those in its file, and those that clients have added to the cluster."""
+"""The users of a broker, from its file and from the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dafka.broker.core.acls import EVERY_NAME, Acl, normalize_host
 from dafka.broker.core.metadata.client_access import ClientAccess
 
 CACHED_MAX = 10_000
-"""How many users that were looked up are kept, and the permissions of how many, each at one address."""
+"""How many looked up users and permissions are kept, together. Permissions are of a user at an address."""
 
 
 class Users:
@@ -36,7 +36,7 @@ class Users:
         self._forget()
 
     def _forget(self) -> None:
-        # What the thread of a login still looks up goes to the former ones, since it can be outdated.
+        # The thread of a login can still add an outdated user, which goes into the former dictionary.
         version = self._access.version
         self._found, self._permissions = {}, {}
         self._version = version
@@ -87,7 +87,7 @@ class Users:
         return [acl for user in self._file.users.values() for acl in user.permissions.list_acls(user.name)]
 
     def permissions_of(self, user: User, host: str) -> Permissions:
-        """Return what a user may do from an address, by the file and the ACLs that stand now."""
+        """Return what a user may do from an address, by the file and the present ACLs."""
         self._forget_changed()
         found = self._permissions.get((user.name, EVERY_NAME)) or self._permissions.get((user.name, host))
         if found is None:

@@ -1,4 +1,4 @@
-"""ACLs: what they say, which of them a filter selects, and what they permit. The numbers are those of Kafka's protocol.
+"""ACLs, filters that select ACLs, and what ACLs permit. The numbers are from Kafka's protocol.
 
 An ACL allows or denies a principal an operation on resources of a type, from one host or from everywhere. What is
 denied is not allowed, whatever else allows it.
@@ -22,7 +22,7 @@ CLUSTER_NAME = "kafka-cluster"
 """The name of the only resource of the type `CLUSTER`."""
 
 PRINCIPAL_PREFIX = "User:"
-"""What principals begin with. The name of a user follows."""
+"""The prefix of principals. The name of a user follows."""
 
 
 class ResourceType(IntEnum):
@@ -80,7 +80,7 @@ def spell(value: IntEnum) -> str:
 
 
 OPERATIONS = tuple(each for each in Operation if each not in {Operation.ANY, Operation.ALL})
-"""The operations that are asked for."""
+"""The operations that clients can ask for."""
 
 _IMPLIED = {
     Operation.READ: Operation.DESCRIBE,
@@ -97,7 +97,7 @@ class Acl:
 
     Attributes:
         resource_type: The type of its resources.
-        name: The name of a resource, what names begin with, or `*` for all.
+        name: The name of a resource, a prefix of names, or `*` for all.
         principal: The principal, such as `User:anne`, or `User:*` for all.
         operation: The operation.
         pattern_type: `LITERAL` or `PREFIXED`.
@@ -125,7 +125,7 @@ class Acl:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """The operations that it allows or denies. Some allowed operations imply that the resource can be described."""
+        """The operations that it allows or denies. Some allowed operations imply one that describes the resource."""
         if self.operation is Operation.ALL:
             return OPERATIONS
         implied = _IMPLIED.get(self.operation) if self.effect is AclEffect.ALLOW else None
@@ -178,13 +178,13 @@ class AclFilter:
 
 
 def normalize_host(host: str) -> str:
-    """Return an address in the only form that ACLs use. Raise `ValueError` if it is none."""
+    """Return an address in the form that ACLs use. Raise `ValueError` if it is no address."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def find_acl_problem(acl: Acl) -> str:
-    """Return why an ACL cannot stand; empty if it can."""
+    """Return why an ACL is invalid; empty if it is valid."""
     return next(_find_problems(acl), "")
 
 
@@ -214,7 +214,7 @@ def _is_address(host: str) -> bool:
 
 
 class NamePatterns:
-    """The patterns of several ACLs for one operation, compiled, so that a name is looked up at once."""
+    """The patterns of several ACLs for one operation, compiled for fast lookup of names."""
 
     def __init__(self, acls: Iterable[Acl]) -> None:
         found = list(acls)
@@ -264,14 +264,14 @@ class AclRules:
         return (AclEffect.DENY, resource_type, operation) in self._patterns
 
     def allowed_patterns(self, operation: Operation, resource_type: ResourceType) -> list[str]:
-        """Return the names for which an operation is allowed. Those that names begin with have a star at their end."""
+        """Return the names for which an operation is allowed. Prefixes end with a star."""
         found = self._patterns.get((AclEffect.ALLOW, resource_type, operation), _NOTHING)
         return sorted((*found.literals, *(f"{each}{EVERY_NAME}" for each in found.prefixes)))
 
     def allow_anywhere(
         self, operation: Operation, resource_type: ResourceType, others: NamePatterns | None = None
     ) -> bool:
-        """Return whether an operation is allowed for a pattern, of the ACLs or of others, that is not denied whole."""
+        """Return whether an operation is allowed for a pattern of the ACLs, or of others, that is not wholly denied."""
         denied = self._patterns.get((AclEffect.DENY, resource_type, operation), _NOTHING)
         for allowed in (self._patterns.get((AclEffect.ALLOW, resource_type, operation), _NOTHING), others or _NOTHING):
             if denied.has_every_name:

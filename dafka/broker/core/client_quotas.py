@@ -1,4 +1,4 @@
-"""Quotas of clients: how much users, client ids and addresses may use. The names are those of Kafka's protocol."""
+"""Quotas of clients: how much users, client ids and addresses may use. The names are from Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class QuotaKey(Enum):
 
 
 REQUEST_PERCENTAGE = "request_percentage"
-"""Kafka's quota for the time of its threads. A broker of dafka has one thread for all clients, and cannot tell."""
+"""Kafka's quota for the time of its threads. A broker of dafka has one thread for all clients and cannot measure it."""
 
 ANONYMOUS = "ANONYMOUS"
 """The name of clients that do not authenticate, for quotas of users."""
 
 
 class EntityPart(NamedTuple):
-    """A user, a client id or an address; or those that have no quota of their own. The name is empty then."""
+    """A user, a client id or an address. The default, for all without a quota of their own, has an empty name."""
 
     kind: EntityType
     name: str
@@ -63,7 +63,7 @@ class ClientQuota:
 
 
 class Limit(NamedTuple):
-    """A limit that counts for a client, and for all others with the same name of the user and client id."""
+    """A limit for all connections with the same user and client id together. An empty name stands for all."""
 
     user: str
     client_id: str
@@ -71,7 +71,7 @@ class Limit(NamedTuple):
 
 
 def make_entity(parts: Mapping[EntityType, str | None]) -> QuotaEntity:
-    """Return the entity with these names. None stands for those without a quota of their own."""
+    """Return the entity with these names. None stands for the default."""
     return QuotaEntity(
         tuple(EntityPart(each, parts[each] or "", parts[each] is None) for each in EntityType if each in parts)
     )
@@ -107,10 +107,9 @@ def find_limit_problem(entity: QuotaEntity, name: str, value: float) -> str:
 
 
 def list_candidates(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, str, str]]:
-    """Yield the entities whose limit can count for a client, the one that counts first at first.
+    """Yield the entities whose limit can apply to a client, the most specific one first.
 
-    Each has the names of the user and of the client id between whose connections the limit is shared; an empty one if
-    it is not asked for.
+    Each comes with the user and the client id whose connections share the limit; an empty name stands for all.
     """
     for named_user in (user, None):
         for named_client in (client_id, None):

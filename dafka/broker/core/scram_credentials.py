@@ -1,4 +1,4 @@
-"""SCRAM credentials (RFC 5802) as a cluster keeps them. The numbers of mechanisms are those of Kafka's protocol."""
+"""SCRAM credentials (RFC 5802) as a cluster keeps them. The numbers of mechanisms are from Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from enum import IntEnum
 import attrs
 
 ITERATIONS_MIN = 4096
-"""The lowest number of iterations, which clients accept, too."""
+"""The lowest number of iterations. Clients accept no lower one."""
 
 ITERATIONS_MAX = 16_384
-"""The highest number, as in Kafka: each login takes the processor this long."""
+"""The highest number, as in Kafka. It limits the processor time of a login."""
 
 SALT_BYTES_MIN, SALT_BYTES_MAX = 12, 1024
 """The size of a salt, in bytes. A shorter one protects less, and is not accepted at a login."""
@@ -41,7 +41,7 @@ class ScramMechanism(IntEnum):
 
 @attrs.frozen
 class ScramCredential:
-    """What verifies a user's password, which it does not have. Salt and keys are in base64."""
+    """Verifies a user's password without containing it. Salt and keys are in base64."""
 
     user: str
     mechanism: ScramMechanism
@@ -60,12 +60,12 @@ class ScramCredential:
 
 
 def encode_key(key: bytes) -> str:
-    """Return a salt or a key as credentials have it."""
+    """Return a salt or a key in base64."""
     return b64encode(key).decode()
 
 
 def find_iterations_problem(iterations: int) -> str:
-    """Return why passwords are not hashed so often; empty if they can be."""
+    """Return why a number of iterations is not possible; empty if it is."""
     if ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         return ""
     return f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, not {iterations}"

@@ -181,7 +181,7 @@ class Joining:
     async def _find_replaced(self, record: StoreRecord, begun: float) -> str:
         """Return the former id of this store if it takes its place; empty if a broker runs with it, as a clone has.
 
-        A store that is registered has taken it, or has not.
+        It is empty, too, if this store is registered: then this was decided before.
         """
         while record.replaces and self._brokers.own.address not in self._state.brokers:
             now = trio.current_time()

@@ -1,4 +1,4 @@
-"""How far the brokers have the log of metadata: only the controller knows, and others ask it."""
+"""How much of the log of metadata each broker has. Only the controller knows, so other brokers ask it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT_S = 1.0
 
 @attrs.frozen
 class ReplicasRequest(Message):
-    """Asks the controller how far the brokers have the log of metadata."""
+    """Asks the controller how much of the log of metadata each broker has."""
 
     KIND = "metadata-replicas?"
 

@@ -56,10 +56,10 @@ def _resource_options(what: str, *, multiple: bool) -> Decorator:
 
 
 _filter_options = add_options(
-    click.option("--principal", metavar="NAME", help="Only those for this user; * for those for all users."),
-    _resource_options("Only those about", multiple=False),
-    click.option("--operation", type=click.Choice([*_OPERATIONS]), help="Only those for this operation."),
-    click.option("--host", metavar="ADDRESS", help="Only those for clients at this address; * for all."),
+    click.option("--principal", metavar="NAME", help="Only ACLs for this user; * for ACLs for all users."),
+    _resource_options("Only ACLs about", multiple=False),
+    click.option("--operation", type=click.Choice([*_OPERATIONS]), help="Only ACLs for this operation."),
+    click.option("--host", metavar="ADDRESS", help="Only ACLs for clients at this address; * for all addresses."),
 )
 
 
@@ -76,7 +76,7 @@ def acl() -> None:
 @json_option
 @client_options
 def list_acls(as_json: bool, client: KafkaClient, **chosen: Any) -> None:
-    """List the ACLs, also those that count for a topic, a group or a transactional id beside others."""
+    """List the ACLs. A topic, a group or a transactional id selects all ACLs that apply to it."""
     found = _describe(client, _read_filter(chosen, PatternType.MATCH))
     if as_json:
         print_json_lines(map(_document, found))

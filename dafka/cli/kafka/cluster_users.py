@@ -86,7 +86,7 @@ def _find(client: KafkaClient, name: str) -> list[int]:
 @json_option
 @client_options
 def list_users(as_json: bool, client: KafkaClient) -> None:
-    """List the users of the cluster, and those of the broker's file, with their mechanisms."""
+    """List the users of the cluster and of the broker's file, with their mechanisms."""
     answer = client.ask(DescribeUserScramCredentialsRequest(users=None))
     check_error(answer.error_code, "the users", answer.error_message)
     found = {

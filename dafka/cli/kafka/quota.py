@@ -37,8 +37,14 @@ _LIMITS = ", ".join(each.value for each in QuotaKey)
 
 _entity_options = add_options(
     click.option("--for-user", metavar="USER", help="Clients of this user; * for users without a quota of their own."),
-    click.option("--for-client", metavar="ID", help="Clients with this client id; * for those without their own."),
-    click.option("--for-ip", metavar="ADDRESS", help="Connections from this address; * for those without their own."),
+    click.option(
+        "--for-client", metavar="ID", help="Clients with this client id; * for client ids without a quota of their own."
+    ),
+    click.option(
+        "--for-ip",
+        metavar="ADDRESS",
+        help="Connections from this address; * for addresses without a quota of their own.",
+    ),
 )
 
 
@@ -46,8 +52,8 @@ _entity_options = add_options(
 def quota() -> None:
     """List, set and remove quotas, which limit what clients use of each broker.
 
-    The most specific quota counts: that of a user with a client id before that of the user, and that before that of the
-    client id.
+    The most specific quota counts. A quota of a user with a client id comes first, then one of the user, then one of
+    the client id.
     """
 
 

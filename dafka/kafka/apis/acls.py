@@ -1,6 +1,7 @@
 """DescribeAcls, CreateAcls and DeleteAcls.
 
-The ACLs are those of the cluster. What the file of users permits is shown as ACLs too, which clients cannot change.
+They are about the ACLs of the cluster. Permissions in the file of users are shown as ACLs, too, which clients cannot
+change.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -
     CreateAclsRequest, require_cluster(Operation.ALTER, CreateAclsResponse, error_message=None), awaits_metadata=True
 )
 async def create_acls(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    """Create ACLs. What cannot be an ACL is refused by itself, and does not affect the others."""
+    """Create ACLs. An invalid one is refused alone, and does not affect the others."""
     outcomes: list[tuple[ErrorCode, str | None] | None] = []
     acls: list[Acl] = []
     for each in request.creations:
@@ -114,7 +115,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
     DeleteAclsRequest, require_cluster(Operation.ALTER, DeleteAclsResponse, error_message=None), awaits_metadata=True
 )
 async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Delete the ACLs that filters select. Those of the file of users stay, which the answer says."""
+    """Delete the ACLs that filters select. The answer refuses to delete permissions of the file of users."""
     stored, users = context.broker.node.tables.state.access.list_acls(), context.broker.security.users
     known = [(each, ErrorCode.NONE) for each in stored]
     if users is not None:

@@ -1,4 +1,4 @@
-"""DescribeQuorum: who votes on metadata, and how far each broker has its log."""
+"""DescribeQuorum: who votes on metadata, and how much of its log each broker has."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def describe_credentials(
 
 
 def _list_users(context: RequestContext) -> dict[str, dict[ScramMechanism, int]]:
-    """Return how often the password of each user was hashed, by mechanism. A user in the file has that one's only."""
+    """Return how often the password of each user was hashed, by mechanism. The file of users takes precedence."""
     stored = context.broker.node.tables.state.access.list_credentials()
     found = {name: {kind: each.iterations for kind, each in some.items()} for name, some in stored.items()}
     users = context.broker.security.users

@@ -24,7 +24,7 @@ class Counters:
     Requests, errors and timers are by API, records by topic, logins by mechanism, which is empty if the client chose
     none, and disconnected clients by reason. Timers measure the time from receiving a request to completing its
     response. A client can skip some of the consumed records. Duplicates are batches that idempotent producers sent
-    again, and that were not stored again. What is throttled is counted by quota. Late commits are commits of offsets
+    again, and that were not stored again. Throttled requests are counted by quota. Late commits are commits of offsets
     that arrived after the client had closed the connection, and were discarded.
     """
 

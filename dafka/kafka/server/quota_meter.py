@@ -13,10 +13,10 @@ WINDOW_S = 10.0
 """For how many seconds of its rate a client can save up what it does not use, as much as Kafka's window is long."""
 
 BUCKETS_MAX = 10_000
-"""How many users, client ids and pairs of both are metered. The one that was idle for the longest is forgotten."""
+"""How many users, client ids and pairs of both are metered. The least recently used one is forgotten."""
 
 CLIENT_ID_CHARACTERS_MAX = 255
-"""How much of a client id counts, in characters, so that those of hostile clients take little memory."""
+"""How many characters of a client id are compared, so that long ones take little memory."""
 
 REFUSED_S = 1.0
 """For how many seconds a connection beyond the rate of its address is kept before it is closed, at most."""

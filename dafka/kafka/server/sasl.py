@@ -48,9 +48,9 @@ def offer_mechanisms(security: ServerSecurity, *, is_private: bool) -> tuple[str
 
 
 class Session:
-    """How long a login counts, in seconds, until the client must authenticate again; 0 for as long as it is connected.
+    """The time of a login, after which the client must authenticate again. 0 is as long as it is connected.
 
-    A login with a token does not count longer than the token.
+    A login with a token ends with the token at the latest.
     `renewal` is the authentication that is under way; None if there is none.
     """
 
@@ -74,12 +74,12 @@ class Session:
         self._ends_at = trio.current_time() + self._lifetime_s
 
     def describe(self, response: Response) -> None:
-        """Have the last response of a login say how long it counts."""
+        """Add the time of a login to its last response."""
         if self.is_limited and isinstance(response, SaslAuthenticateResponse):
             response.session_lifetime_ms = int(self._lifetime_s * 1000)
 
     def has_ended(self) -> bool:
-        """Return whether the login does not count any more."""
+        """Return whether the time is over."""
         return trio.current_time() >= self._ends_at
 
 

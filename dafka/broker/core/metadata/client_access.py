@@ -1,4 +1,4 @@
-"""What clients change of their own access: ACLs and the credentials of users. It is a part of the cluster's state."""
+"""The ACLs and the users that clients change: a part of the cluster's state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENTRIES_MAX = 100_000
 class ClientAccess:
     """The ACLs of a cluster, and the SCRAM credentials of its users.
 
-    `version` is another one whenever something has changed.
+    `version` rises with each change.
     """
 
     def __init__(self, records: StateRecords | None = None) -> None:
@@ -48,7 +48,7 @@ class ClientAccess:
         return chain.from_iterable(self._acls.get(each, ()) for each in (EVERY_USER, PRINCIPAL_PREFIX + user))
 
     def has_acl(self, acl: Acl) -> bool:
-        """Return whether an ACL stands."""
+        """Return whether an ACL exists."""
         return acl in self._acls.get(acl.principal, ())
 
     def create_acls(self, command: CreateAcls) -> Outcome:
@@ -112,7 +112,7 @@ class ClientAccess:
         self._credentials.setdefault(credential.user, {})[credential.mechanism] = credential
 
     def restore(self, records: Mapping[bytes, bytes]) -> None:
-        """Replace everything by what the keys and values of a state say."""
+        """Replace the ACLs and credentials by the stored ones."""
         self._acls.clear()
         self._acl_count = 0
         self._put_acls(decode_records(records.items(), ACL, Acl))
@@ -122,7 +122,7 @@ class ClientAccess:
 
 
 def _key_of(acl: Acl) -> str:
-    """Return the key of an ACL, which no other one has: the lengths show where its texts begin."""
+    """Return the unique key of an ACL: the lengths show where its texts begin."""
     kind, pattern, operation, effect = acl.resource_type, acl.pattern_type, acl.operation, acl.effect
     numbers = f"{kind:d}/{pattern:d}/{operation:d}/{effect:d}"
     return f"{ACL}{numbers}/{len(acl.host)}/{len(acl.principal)}/{acl.host}/{acl.principal}/{acl.name}"

@@ -58,7 +58,6 @@ CLIENT_ACCESS = 3
 TRANSACTIONS = 3
 """The first level with transactions that have an epoch each, and that logs and groups join implicitly (KIP-890)."""
 
-
 SHARE_GROUPS = 3
 """The first level with share groups, whose members share the records of logs (KIP-932)."""
 

@@ -83,7 +83,7 @@ class GroupSettingsTable:
         return self._settings.keys()
 
     def find(self, group_id: str) -> Mapping[str, str]:
-        """Return the settings of a group that it has set."""
+        """Return the settings of a group, without defaults."""
         return self._settings.get(group_id, {})
 
     def alter(self, command: AlterGroupSettings) -> Outcome:
@@ -93,14 +93,14 @@ class GroupSettingsTable:
                 self._records.remove(GROUP + command.group_id)
             return DONE
         if command.group_id not in self._settings and len(self._settings) >= GROUPS_MAX:
-            reason = f"{GROUPS_MAX} groups have settings: delete those of others first"
+            reason = f"{GROUPS_MAX} groups have settings: delete settings of other groups first"
             return Outcome(ErrorCode.POLICY_VIOLATION, reason)
         self._settings[command.group_id] = command.settings
         self._records.put(GROUP + command.group_id, command)
         return DONE
 
     def read(self, group_id: str, name: str) -> str:
-        """Return the value of a setting of a group: its own, or the default if it has none that is possible."""
+        """Return the value of a setting of a group: its own, or the default if that is missing or invalid."""
         setting, own = GROUP_SETTINGS[name], self.find(group_id).get(name)
         return setting.default if own is None or setting.find_problem(own) else own
 

@@ -24,7 +24,7 @@ ENTITIES_MAX = 100_000
 
 
 class QuotaTable:
-    """The quotas of a cluster. `version` is another one whenever they have changed."""
+    """The quotas of a cluster. `version` rises with each change."""
 
     def __init__(self, records: StateRecords | None = None) -> None:
         self.version = 0
@@ -40,7 +40,7 @@ class QuotaTable:
         return [ClientQuota(entity, limits) for entity, limits in self._limits.items()]
 
     def find_limit(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
-        """Return the limit that counts for a client; None if there is none."""
+        """Return the limit that applies to a client; None if there is none."""
         for entity, shared_user, shared_client in list_candidates(user, client_id):
             found = self._limits.get(entity, {}).get(key.value)
             if found is not None:
@@ -71,7 +71,7 @@ class QuotaTable:
         return DONE
 
     def restore(self, records: Mapping[bytes, bytes]) -> None:
-        """Replace the quotas by what the keys and values of a state say."""
+        """Replace the quotas by the stored ones."""
         self.version += 1
         self._limits = {each.entity: each.limits for each in decode_records(records.items(), QUOTA, ClientQuota)}
 
