@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -79,19 +79,21 @@ def watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapper(*args: Any, watch: int | None, as_json: bool, **given: Any) -> None:
+        run = functools.partial(command, *args, as_json=as_json, **given)
+        if watch is None:
+            run()
+            return
         has_succeeded = False
-        with suppress(KeyboardInterrupt) if watch else nullcontext():
+        with suppress(KeyboardInterrupt):
             while True:
                 try:
-                    command(*args, as_json=as_json, **given)
-                    has_succeeded = True
-                except (click.ClickException, SystemExit) as error:
-                    if watch is None or not (has_succeeded or isinstance(error, SystemExit)):
+                    with suppress(SystemExit):
+                        run()
+                        has_succeeded = True
+                except click.ClickException as error:
+                    if not has_succeeded:
                         raise
-                    if isinstance(error, click.ClickException):
-                        error.show()
-                if watch is None:
-                    return
+                    error.show()
                 sys.stdout.flush()
                 sleep(watch / 1000)
                 if not as_json:
