@@ -10,7 +10,7 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import find_settings_problem
-from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_collision, find_name_problem
+from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_collisions, find_name_problem
 from dafka.kafka.apis.configs import list_settings
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
 from dafka.kafka.apis.shared.authorization import (
@@ -50,12 +50,10 @@ _TRY_LATER = "the quota controller_mutation_rate is used up: try again after the
 @refuse_repeated("topics")
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
-    names = [*context.broker.node.topics]
-    colliding = dict[str, str]()
-    for each in request.topics:
-        colliding[each.name] = find_collision(each.name, names)
-        names.append(each.name)
-    results = await make_all(lambda each: _create(context, each, request, colliding[each.name]), request.topics)
+    collisions = find_collisions([*context.broker.node.topics, *(each.name for each in request.topics)])
+    results = await make_all(
+        lambda each: _create(context, each, request, collisions.get(each.name, "")), request.topics
+    )
     return CreateTopicsResponse(topics=results)
 
 

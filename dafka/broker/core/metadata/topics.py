@@ -79,5 +79,16 @@ def find_collision(name: str, topics: Iterable[str]) -> str:
 
     Kafka refuses such names, because the names of its metrics have '_' for '.'.
     """
-    plain = name.replace(".", "_")
-    return next((each for each in topics if each != name and each.replace(".", "_") == plain), "")
+    plain = _metric_name(name)
+    return next((each for each in topics if each != name and _metric_name(each) == plain), "")
+
+
+def find_collisions(names: Iterable[str]) -> dict[str, str]:
+    """Return the names that differ only in '.' and '_' from an earlier one, each with the first such name."""
+    firsts: dict[str, str] = {}
+    found = {name: firsts.setdefault(_metric_name(name), name) for name in names}
+    return {name: first for name, first in found.items() if first != name}
+
+
+def _metric_name(topic: str) -> str:
+    return topic.replace(".", "_")
