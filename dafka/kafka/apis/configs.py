@@ -311,13 +311,21 @@ def _changed(
         elif operation == SET:
             settings[name] = change.value
         elif operation in {APPEND, SUBTRACT} and name in lists:
-            present, named = (_split(each) for each in (settings.get(name, lists[name]), change.value))
-            kept = [each for each in present if operation == APPEND or each not in named]
-            added = [each for each in named if operation == APPEND and each not in present]
-            settings[name] = ",".join(kept + added)
+            edit = _append if operation == APPEND else _subtract
+            settings[name] = ",".join(edit(_split(settings.get(name, lists[name])), _split(change.value)))
         else:
             return None
     return settings
+
+
+def _append(present: list[str], named: list[str]) -> list[str]:
+    known = set(present)
+    return present + [each for each in named if each not in known]
+
+
+def _subtract(present: list[str], named: list[str]) -> list[str]:
+    dropped = set(named)
+    return [each for each in present if each not in dropped]
 
 
 def _split(value: str) -> list[str]:
