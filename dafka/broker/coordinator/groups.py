@@ -260,6 +260,20 @@ class GroupCoordinators:
         await shard.confirm_read()
         return found
 
+    async def create_share_group(self, group_id: str, offsets: Mapping[LogKey, int]) -> ErrorCode:
+        """Create a share group, unless there is one, which begins at offsets in logs in which it has not begun.
+
+        The error is INCONSISTENT_GROUP_PROTOCOL if there is a group of another type with this name.
+        """
+        try:
+            shard = self._coordinators.find(group_id)
+            error: ErrorCode = await shard.ask(
+                lambda token: shard.groups.create_share_group(token, group_id, offsets, steady_now_ms())
+            )
+        except CoordinatorError as lost:
+            return lost.error_code
+        return error
+
     async def set_share_starts(self, group_id: str, offsets: Mapping[LogKey, int]) -> ErrorCode:
         """Set where a share group without members continues in logs."""
         return await self._change_shares(group_id, lambda shares, token: shares.set_starts(token, group_id, offsets))

@@ -6,7 +6,7 @@ that come while one is written become the next write, so that many acknowledgeme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import trio
@@ -17,7 +17,12 @@ from dafka.broker.core.coordination.deadlines import Deadlines
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import FetchedOffset
 from dafka.broker.core.groups.share.settings import ShareSettings
-from dafka.broker.core.groups.share.share_partition import Acknowledgement, SharePartition
+from dafka.broker.core.groups.share.share_partition import (
+    Acknowledgement,
+    AcknowledgeType,
+    AcquiredRange,
+    SharePartition,
+)
 from dafka.broker.core.groups.share.state import SharePartitionKey, ShareState
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.tables import BrokerTables
@@ -48,6 +53,7 @@ class LedSharePartition:
         is_wanted: Whether another member waits until they are read.
         is_writing: Whether changes are being written.
         used_at: When it was used last, by trio's clock.
+        verified_at: When its state was last compared with the coordinator's, by trio's clock.
     """
 
     key: SharePartitionKey
@@ -61,6 +67,7 @@ class LedSharePartition:
     is_wanted: bool = False
     is_writing: bool = False
     used_at: float = 0.0
+    verified_at: float = 0.0
 
     @property
     def is_current(self) -> bool:
@@ -121,6 +128,30 @@ class SharePartitions:
         error = served.partition.acknowledge(member_id, acknowledgements, limits, now_ms)
         self._on_change(served)
         return error
+
+    def acknowledge_acquired(
+        self,
+        served: LedSharePartition,
+        member_id: str,
+        acknowledgements: Iterable[Acknowledgement],
+        others: AcknowledgeType | None = None,
+    ) -> list[Acknowledgement]:
+        """Acknowledge those records that a member still has. Return what was acknowledged; see `acknowledge`.
+
+        `others` is what the member says of all other records that it has; None for nothing.
+        """
+        assert served.partition is not None
+        limits, now_ms = self.settings_of(served.key.group_id).limits, steady_now_ms()
+        found = served.partition.find_acquired(member_id, acknowledgements, others, limits, now_ms)
+        served.partition.acknowledge(member_id, found, limits, now_ms)
+        self._on_change(served)
+        return found
+
+    def withdraw(self, served: LedSharePartition, member_id: str, ranges: Iterable[AcquiredRange]) -> None:
+        """Take back records that a member has acquired, but not got. That delivery does not count."""
+        assert served.partition is not None
+        served.partition.withdraw(member_id, ranges)
+        self._watchers.notify(served.log)
 
     async def wait_written(self, served: LedSharePartition) -> ErrorCode:
         """Wait until all changes so far are committed. Return an error if that is not certain."""
@@ -210,6 +241,7 @@ class SharePartitions:
             if error:
                 return error
         served.partition = opened
+        served.verified_at = trio.current_time()
         served.notify()
         self._watchers.notify(log)
         return ErrorCode.NONE
@@ -221,6 +253,7 @@ class SharePartitions:
         """
         if served.partition is None:
             return
+        served.verified_at = trio.current_time()
         loaded = await self._store.load(served.key, served.epoch)
         is_replaced = not loaded.error_code and loaded.state.state_id != served.partition.state_id
         if is_replaced or (loaded.error_code and loaded.error_code not in COORDINATOR_ERRORS):

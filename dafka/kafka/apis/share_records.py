@@ -13,7 +13,6 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.coordinator.share_partitions import LedSharePartition
 from dafka.broker.coordinator.share_reads import AcquiredRecords, ShareRead
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType
 from dafka.broker.core.log.log import Log
 from dafka.errors import BatchError, StorageError
 from dafka.kafka.apis.fetch import RESPONSE_BYTES_MAX
@@ -253,8 +252,7 @@ async def _read_within_memory(
         is_led = shares.holds_lease(part.served)  # else another broker could have delivered them, too
         if is_too_large or not is_led:
             part.error = ErrorCode.NONE if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            released = [Acknowledgement(each.first, each.end, AcknowledgeType.RELEASE) for each in part.acquired.ranges]
-            shares.acknowledge(part.served, wanted.member_id, released)
+            shares.withdraw(part.served, wanted.member_id, part.acquired.ranges)
             part.acquired = _NOTHING
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -46,6 +46,7 @@ from dafka.broker.core.groups.share.coordinator import SHARE_KINDS, ShareCoordin
 from dafka.broker.core.groups.share.members import ShareGroup, ShareHeartbeatRequest, ShareHeartbeatResult
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL
 from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.errors import StorageFormatError
 
@@ -147,6 +148,17 @@ class GroupCoordinator:
             return self.shares.membership.heartbeat(token, request, now_ms)
         message = f"{request.group_id!r} is a {other.group_type} group, and no share group"
         return [Answer(token, ShareHeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, message))]
+
+    def create_share_group(
+        self, token: Token, group_id: str, offsets: Mapping[LogKey, int], now_ms: int
+    ) -> list[Action]:
+        """Create a share group; see `ShareCoordinator.create_group`.
+
+        The error is INCONSISTENT_GROUP_PROTOCOL if there is a group of another type with this name.
+        """
+        if isinstance(self._find(group_id), ShareGroup | None):
+            return self.shares.create_group(token, group_id, offsets, now_ms)
+        return [Answer(token, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)]
 
     def _replace(self, classic: Group, converted: ConsumerGroup, now_ms: int) -> list[Action]:
         """Replace a classic group by the consumer group that is made of it, unless it has no members."""

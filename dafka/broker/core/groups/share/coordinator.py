@@ -17,7 +17,7 @@ from dafka.broker.core.groups.share.records import (
     decode_member,
     decode_partition,
 )
-from dafka.broker.core.groups.share.state import SharePartitionKey, ShareState
+from dafka.broker.core.groups.share.state import NO_STATE, SharePartitionKey, ShareState
 from dafka.broker.core.groups.share.states import LoadedShareState, ShareStates
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.log_replicas import LogKey
@@ -68,6 +68,19 @@ class ShareCoordinator:
     def states_of(self, group_id: str) -> Mapping[LogKey, ShareState] | None:
         """Return the states of a group's share partitions, by log; None if there is no such group."""
         return dict(self._states.of(group_id)) if group_id in self.membership.groups else None
+
+    def create_group(self, token: Token, group_id: str, offsets: Mapping[LogKey, int], now_ms: int) -> list[Action]:
+        """Create a group, unless there is one, which begins at offsets in logs in which it has not begun.
+
+        The result is an `ErrorCode`.
+        """
+        records, error = self.membership.create_group(group_id, now_ms)
+        if not error:
+            known = self._states.of(group_id)
+            for log, offset in offsets.items():
+                if known.get(log, NO_STATE).start_offset < 0:
+                    records += self._states.set_start(SharePartitionKey(group_id, *log), offset)
+        return [*write_state(records), Answer(token, error)]
 
     def set_starts(self, token: Token, group_id: str, offsets: Mapping[LogKey, int]) -> list[Action]:
         """Set the start offsets of share partitions. The result is an `ErrorCode`; the group must have no members."""

@@ -87,6 +87,15 @@ class ShareMembership:
         assert self._groups.pop(group_id).is_unused
         return [encode_tombstone(SHARE_GROUP, group_id)]
 
+    def create_group(self, group_id: str, now_ms: int) -> tuple[list[StateRecord], ErrorCode]:
+        """Create a group without members, unless there is one. Return the records to write, and the error."""
+        if group_id in self._groups:
+            return [], ErrorCode.NONE
+        if len(self._groups) >= self._settings.groups_max:
+            return [], ErrorCode.GROUP_MAX_SIZE_REACHED
+        group = self._groups[group_id] = ShareGroup(group_id, now_ms)
+        return [encode_group(group)], ErrorCode.NONE
+
     def heartbeat(self, token: Token, request: ShareHeartbeatRequest, now_ms: int) -> list[Action]:
         """Join or leave a group, or stay in it. The result is a `ShareHeartbeatResult`."""
         problem = _find_problem(request)

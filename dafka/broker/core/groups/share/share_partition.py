@@ -191,6 +191,52 @@ class SharePartition:
         self._advance()
         return ErrorCode.NONE
 
+    def find_acquired(
+        self,
+        member_id: str,
+        acknowledgements: Iterable[Acknowledgement],
+        others: AcknowledgeType | None,
+        limits: ShareLimits,
+        now_ms: int,
+    ) -> list[Acknowledgement]:
+        """Return the parts of acknowledgements for records that a member has, in order.
+
+        The ranges do not overlap. `others` is what the member says of all other records that it has; None for nothing.
+        """
+        self.expire(limits, now_ms)
+        found, asked = list[Acknowledgement](), sorted(acknowledgements)
+        for run in self._runs:
+            if run.member_id != member_id:
+                continue
+            first = run.first
+            for each in asked:
+                if each.end <= first or each.first >= run.end:
+                    continue
+                if others is not None and each.first > first:
+                    found.append(Acknowledgement(first, each.first, others))
+                found.append(each._replace(first=max(each.first, first), end=min(each.end, run.end)))
+                first = min(each.end, run.end)
+            if others is not None and first < run.end:
+                found.append(Acknowledgement(first, run.end, others))
+        return found
+
+    def withdraw(self, member_id: str, ranges: Iterable[AcquiredRange]) -> None:
+        """Take back records that a member has acquired, but not got. That delivery does not count."""
+        for first, end, _ in ranges:
+            for run in self._runs.between(first, end):
+                if run.member_id == member_id:
+                    self._runs.put(Run(run.first, run.end, RecordState.AVAILABLE, run.delivery_count - 1))
+        self._advance()
+
+    def count_acquired(self) -> int:
+        """Return the number of acquired offsets."""
+        return sum(run.end - run.first for run in self._runs if run.state is RecordState.ACQUIRED)
+
+    def count_available(self, end_offset: int) -> int:
+        """Return the number of available offsets, with those up to the end of the log that were not delivered."""
+        released = sum(run.end - run.first for run in self._runs if run.state is RecordState.AVAILABLE)
+        return released + max(end_offset - self.end_offset, 0)
+
     def release(self, member_id: str, limits: ShareLimits) -> bool:
         """Release all records that a member has. Return whether there were any."""
         return self._release([run for run in self._runs if run.member_id == member_id], limits)

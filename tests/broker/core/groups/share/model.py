@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import attrs
@@ -113,6 +113,14 @@ class Model:
                 self._end(number, kind, limits, now_ms)
         self._advance()
         return ErrorCode.NONE
+
+    def acquired_by(self, member_id: str) -> list[int]:
+        return [number for number, each in self.offsets.items() if each.member_id == member_id]
+
+    def withdraw(self, member_id: str, numbers: Iterable[int]) -> None:
+        for number in set(numbers) & set(self.acquired_by(member_id)):
+            self.offsets[number] = Offset(count=self.offsets[number].count - 1)
+        self._advance()
 
     def release(self, member_id: str, limits: ShareLimits) -> None:
         for number, each in self.offsets.items():

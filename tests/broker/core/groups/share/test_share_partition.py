@@ -16,6 +16,7 @@ from dafka.broker.core.groups.share.runs import RecordState
 from dafka.broker.core.groups.share.share_partition import (
     Acknowledgement,
     AcknowledgeType,
+    AcquiredRange,
     FetchedBatch,
     ShareLimits,
     SharePartition,
@@ -27,7 +28,7 @@ SEEDS = 150
 STEPS = 150
 END = 120
 MEMBERS = ("a", "b", "c")
-ACQUIRE, ACKNOWLEDGE, RELEASE, WAIT, RESTART, DELETE = range(6)
+ACQUIRE, ACKNOWLEDGE, ACKNOWLEDGE_PARTS, WITHDRAW, RELEASE, WAIT, RESTART, DELETE = range(8)
 
 
 class Run:
@@ -50,12 +51,16 @@ class Run:
         self.begins = start
 
     def step(self) -> None:
-        (kind,) = self.draw.choices((ACQUIRE, ACKNOWLEDGE, RELEASE, WAIT, RESTART, DELETE), (40, 40, 4, 8, 4, 3))
+        (kind,) = self.draw.choices(range(8), (40, 30, 10, 6, 4, 8, 4, 3))
         member_id = self.draw.choice(MEMBERS)
         if kind == ACQUIRE:
             self.acquire(member_id)
         elif kind == ACKNOWLEDGE:
             self.acknowledge(member_id)
+        elif kind == ACKNOWLEDGE_PARTS:
+            self.acknowledge_parts(member_id)
+        elif kind == WITHDRAW:
+            self.withdraw(member_id)
         elif kind == RELEASE:
             self.partition.release(member_id, self.limits)
             self.model.release(member_id, self.limits)
@@ -79,6 +84,9 @@ class Run:
         assert expand(self.partition) == self.model.offsets
         assert (self.partition.start_offset, self.partition.end_offset) == (self.model.start, self.model.end)
         assert self.partition.next_offset(self.limits) == self.model.next_offset(self.limits)
+        states = [each.state for each in self.model.offsets.values()]
+        assert self.partition.count_acquired() == states.count(RecordState.ACQUIRED)
+        assert self.partition.count_available(END) == states.count(RecordState.AVAILABLE) + max(END - self.model.end, 0)
         locks = [each.deadline_ms for each in self.model.offsets.values() if each.state is RecordState.ACQUIRED]
         assert self.partition.next_deadline_ms() == min(locks, default=None)
         runs = list(self.partition.runs)
@@ -129,6 +137,30 @@ class Run:
         if self.draw.random() < 0.05:
             said.append(Acknowledgement(self.draw.randint(-2, END), END + 5, AcknowledgeType.ACCEPT))
         self.say(member_id, said)
+
+    def acknowledge_parts(self, member_id: str) -> None:
+        """Acknowledge what the member has of some ranges, and perhaps all else that it has."""
+        cuts = sorted(self.draw.sample(range(-2, END + 5), 4))
+        kinds = list(AcknowledgeType)
+        asked = [Acknowledgement(cuts[n], cuts[n + 1], self.draw.choice(kinds)) for n in (0, 2)]
+        others = self.draw.choice((None, *kinds))
+        self.model.expire(self.limits, self.now_ms)
+        expected = dict.fromkeys(self.model.acquired_by(member_id), others)
+        expected |= {n: kind for first, end, kind in asked for n in range(first, end) if n in expected}
+        self.draw.shuffle(asked)
+        found = self.partition.find_acquired(member_id, asked, others, self.limits, self.now_ms)
+        said = {n: kind for first, end, kind in found for n in range(first, end)}
+        assert said == {n: kind for n, kind in expected.items() if kind is not None}
+        self.say(member_id, found)
+
+    def withdraw(self, member_id: str) -> None:
+        """Take back some of the records that the member has."""
+        first = self.draw.randint(-2, END)
+        end = first + self.draw.randint(1, 30)
+        self.partition.withdraw(member_id, [AcquiredRange(first, end, 1)])
+        for number in set(range(first, end)) & set(self.model.acquired_by(member_id)):
+            self.counts[number] -= 1
+        self.model.withdraw(member_id, range(first, end))
 
     def say(self, member_id: str, said: list[Acknowledgement]) -> None:
         revision = self.partition.revision

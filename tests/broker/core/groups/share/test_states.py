@@ -160,3 +160,28 @@ def test_a_group_that_has_received_records_does_not_expire() -> None:
     world.take(world.shares.delete_states("token", GROUP, {key.topic_id}))
     world.pass_time(3_600_000)
     assert world.describe().error_code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_group_is_created_without_members_and_begins_once() -> None:
+    world = ShareWorld()
+    key = SharePartitionKey(GROUP, world.topics.put("a", 2), 0)
+    other = key._replace(number=1)
+
+    def create(offsets: dict[LogKey, int]) -> list[object]:
+        return world.take(world.coordinator.create_share_group("token", GROUP, offsets, 0))
+
+    assert create({key.log: 5}) == [ErrorCode.NONE]
+    state = world.load(key, 3).state
+    assert state.start_offset == 5
+    assert world.load(other, 3).state.start_offset == -1
+    assert world.write(key, attrs.evolve(state, start_offset=7)) is ErrorCode.NONE
+    world.beat_share("m", 0, topics=frozenset("a"))
+    assert create({key.log: 9, other.log: 9}) == [ErrorCode.NONE]
+    world.restart(compact=True)
+    assert [world.load(each, 4).state.start_offset for each in (key, other)] == [7, 9]
+    world.beat_share("m", -1)
+    world.pass_time(30 * 24 * 3_600_000)
+    assert world.describe().error_code is ErrorCode.NONE
+    world.take(world.coordinator.delete_groups("token", [GROUP]))
+    world.beat("c", 0, topics=frozenset("a"))
+    assert create({key.log: 5}) == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
