@@ -83,12 +83,19 @@ def is_local(endpoint: str) -> bool:
     """
     scheme, _, rest = endpoint.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
-    if scheme != "tcp" or host in ("localhost", "lo"):
+    return scheme != "tcp" or host == "lo" or is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is a loopback address, which only this machine can reach."""
+    if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False
+    mapped_address = getattr(address, "ipv4_mapped", None)
+    return (mapped_address or address).is_loopback
 
 
 def is_ipv6_endpoint(text: str) -> bool:

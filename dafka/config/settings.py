@@ -536,15 +536,40 @@ class ClientsConfig:
     """Whether a client of Kafka is the user that the common name of its certificate names, and needs no password. This
     needs `users` and `tls_client_ca`. A user who is not in the file may do what the ACLs of the cluster allow."""
     oauth_keys: str = attrs.field(default="", validator=check_text)
-    """A file with the public keys (JWKS) of an issuer of tokens, by which clients of Kafka log in with OAUTHBEARER.
-    This needs `users` and the next two. Changes take effect without a restart. Empty: tokens are not accepted."""
+    """A file with the public keys (JWKS) of an issuer of tokens, by which clients log in: those of Kafka with
+    OAUTHBEARER, those of HTTP and WebSocket with a bearer token. This needs `users`, `oauth_issuer` and
+    `oauth_audience`. Changes take effect without a restart. Empty: the keys are fetched from
+    `oauth_jwks_endpoint_url`."""
+    oauth_jwks_endpoint_url: str = attrs.field(default="", validator=check_text)
+    """The URL at which the issuer publishes its public keys, its `jwks_uri`, in place of a file. It begins with
+    `https://`, or names this machine. A broker starts without the keys, too, and keeps the former ones while it cannot
+    fetch them. A token with an unknown key causes a fetch, at most every 10 s. The environment variable `HTTPS_PROXY`
+    counts. Kafka calls it `sasl.oauthbearer.jwks.endpoint.url`. Empty, without a file: tokens are not accepted."""
+    oauth_jwks_endpoint_refresh_ms: int = attrs.field(
+        default=3_600_000, converter=to_milliseconds, validator=check_milliseconds(1)
+    )
+    """How often the keys are fetched. Kafka calls it `sasl.oauthbearer.jwks.endpoint.refresh.ms`."""
+    oauth_jwks_endpoint_retry_backoff_ms: int = attrs.field(
+        default=100, converter=to_milliseconds, validator=check_milliseconds(1)
+    )
+    """How long the next fetch waits after one that failed. The wait doubles with each one that fails. Kafka calls it
+    `sasl.oauthbearer.jwks.endpoint.retry.backoff.ms`."""
+    oauth_jwks_endpoint_retry_backoff_max_ms: int = attrs.field(
+        default=10_000, converter=to_milliseconds, validator=check_milliseconds(1)
+    )
+    """The longest wait after fetches that failed. Kafka calls it
+    `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`."""
+    oauth_tls_ca: str = attrs.field(default="", validator=check_text)
+    """A file with certificates of the authorities that sign the certificate of `oauth_jwks_endpoint_url`, in PEM
+    format. Empty: the authorities of the system."""
     oauth_issuer: str = attrs.field(default="", validator=check_text)
-    """The issuer of accepted tokens: their claim `iss`."""
+    """The issuer of accepted tokens: their claim `iss`. Kafka calls it `sasl.oauthbearer.expected.issuer`."""
     oauth_audience: str = attrs.field(default="", validator=check_text)
-    """The audience of accepted tokens: their claim `aud`, or one of its values."""
+    """The audience of accepted tokens: their claim `aud`, or one of its values. Kafka calls it
+    `sasl.oauthbearer.expected.audience`."""
     oauth_user_claim: str = attrs.field(default="sub", validator=check_text)
     """The claim of a token that names the user. A user who is not in the file may do what the ACLs of the cluster
-    allow."""
+    allow. Kafka calls it `sasl.oauthbearer.sub.claim.name`."""
     allow_unauthenticated: Switch = attrs.field(default="off", validator=check_choice("on", "off"))
     """Whether a broker may listen beyond loopback without `users` and without `tls_client_ca`. Then anyone who can
     reach its port can read and write everything."""

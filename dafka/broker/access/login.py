@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from hashlib import sha256
 
 from dafka.broker.access.credentials import DEFAULT_ITERATIONS, MECHANISMS, Credential, load_scramp, verify_password
-from dafka.broker.access.oauth import OAUTHBEARER, InvalidTokenError, TokenVerifier
+from dafka.broker.access.oauth import InvalidTokenError, TokenVerifier
 from dafka.broker.access.users import Users
 
 PLAIN = "PLAIN"
@@ -27,7 +27,7 @@ class LoginError(Exception):
     """The client failed to authenticate."""
 
 
-class Login(ABC):
+class Login:
     """One attempt of a client to authenticate. `user` is the name of the authenticated user; None before.
 
     If `is_proved`, an issuer of tokens names the user, whom the broker need not know. The login counts until
@@ -38,6 +38,10 @@ class Login(ABC):
         self.user: str | None = None
         self.is_proved = False
         self.expires_at = math.inf
+
+
+class PasswordLogin(Login, ABC):
+    """A login with a password, which others could guess."""
 
     @abstractmethod
     def answer(self, message: bytes) -> bytes:
@@ -51,14 +55,12 @@ class Login(ABC):
         """Return the user name that the client gives, from its next message; empty if it is unknown."""
 
 
-def begin_login(mechanism: str, users: Users, tokens: TokenVerifier | None = None) -> Login:
-    """Begin a login with one of the `MECHANISMS`, `PLAIN` or `OAUTHBEARER`. It expects the client's first message."""
-    if mechanism == OAUTHBEARER and tokens is not None:
-        return _TokenLogin(tokens)
+def begin_login(mechanism: str, users: Users) -> PasswordLogin:
+    """Begin a login with one of the `MECHANISMS` or `PLAIN`. It expects the client's first message."""
     return _PlainLogin(users) if mechanism == PLAIN else _ScramLogin(users, mechanism)
 
 
-class _PlainLogin(Login):
+class _PlainLogin(PasswordLogin):
     """PLAIN (RFC 4616): the client sends its user name and password."""
 
     def __init__(self, users: Users) -> None:
@@ -66,7 +68,7 @@ class _PlainLogin(Login):
         self._users = users
 
     def answer(self, message: bytes) -> bytes:
-        """See `Login.answer`."""
+        """See `PasswordLogin.answer`."""
         try:
             identity, name, password = message.decode().split("\0")
         except ValueError:
@@ -83,44 +85,12 @@ class _PlainLogin(Login):
         return b""
 
     def claimed_user(self, message: bytes) -> str:
-        """See `Login.claimed_user`."""
+        """See `PasswordLogin.claimed_user`."""
         parts = message.split(b"\0")
         return parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
 
 
-class _TokenLogin(Login):
-    """OAUTHBEARER (RFC 7628): the client sends a token that an issuer has signed."""
-
-    def __init__(self, tokens: TokenVerifier) -> None:
-        super().__init__()
-        self._tokens = tokens
-
-    def answer(self, message: bytes) -> bytes:
-        """See `Login.answer`."""
-        try:
-            head, *pairs = message.decode("ascii").split("\1")
-            _, identity, _ = head.split(",")
-            fields = dict(each.split("=", 1) for each in pairs if each)
-            scheme, _, token = fields["auth"].partition(" ")
-        except (ValueError, KeyError):
-            raise LoginError("expected a token, as RFC 7628 has it") from None
-        if scheme.lower() != "bearer":
-            raise LoginError("expected a token, as RFC 7628 has it")
-        try:
-            found = self._tokens.verify(token.strip())
-        except InvalidTokenError as error:
-            raise LoginError(str(error)) from None
-        if identity not in {"", f"a={found.user}"}:
-            raise LoginError("the token names another user")
-        self.user, self.is_proved, self.expires_at = found.user, True, found.expires_at
-        return b""
-
-    def claimed_user(self, message: bytes) -> str:
-        """See `Login.claimed_user`. Tokens cannot be guessed, so wrong ones cause no delay."""
-        return ""
-
-
-class _ScramLogin(Login):
+class _ScramLogin(PasswordLogin):
     """SCRAM (RFC 5802): the client proves that it knows the password without sending it."""
 
     def __init__(self, users: Users, mechanism: str) -> None:
@@ -134,7 +104,7 @@ class _ScramLogin(Login):
         self._server = scramp.ScramMechanism(mechanism).make_server(self._find)
 
     def answer(self, message: bytes) -> bytes:
-        """See `Login.answer`."""
+        """See `PasswordLogin.answer`."""
         try:
             text = message.decode()
             if not self._has_begun:
@@ -150,7 +120,7 @@ class _ScramLogin(Login):
         return final.encode()
 
     def claimed_user(self, message: bytes) -> str:
-        """See `Login.claimed_user`."""
+        """See `PasswordLogin.claimed_user`."""
         return self._name
 
     def _find(self, name: str) -> tuple[bytes, bytes, bytes, int]:
@@ -160,6 +130,37 @@ class _ScramLogin(Login):
         if credential is None:
             credential = _make_up_credential(self._mechanism, name)
         return credential.salt, credential.stored_key, credential.server_key, credential.iterations
+
+
+class TokenLogin(Login):
+    """OAUTHBEARER (RFC 7628): the client sends a token that an issuer has signed."""
+
+    def __init__(self, tokens: TokenVerifier) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    async def answer(self, message: bytes) -> bytes:
+        """Return the answer to the client's only message, which ends the login.
+
+        Raise `LoginError` if the client failed to authenticate. Tokens cannot be guessed, so wrong ones cause no delay.
+        """
+        try:
+            head, *pairs = message.decode("ascii").split("\1")
+            _, identity, _ = head.split(",")
+            fields = dict(each.split("=", 1) for each in pairs if each)
+            scheme, _, token = fields["auth"].partition(" ")
+        except (ValueError, KeyError):
+            raise LoginError("expected a token, as RFC 7628 has it") from None
+        if scheme.lower() != "bearer":
+            raise LoginError("expected a token, as RFC 7628 has it")
+        try:
+            found = await self._tokens.verify(token.strip())
+        except InvalidTokenError as error:
+            raise LoginError(str(error)) from None
+        if identity not in {"", f"a={found.user}"}:
+            raise LoginError("the token names another user")
+        self.user, self.is_proved, self.expires_at = found.user, True, found.expires_at
+        return b""
 
 
 def _make_up_credential(mechanism: str, name: str) -> Credential:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
-from types import ModuleType
+from collections import OrderedDict
+from hashlib import sha256
 from typing import Any, NamedTuple
 
+from dafka.broker.access.issuer_keys import IssuerKeys, PublicKeys, load_joserfc
 from dafka.broker.access.users_file import find_user_name_problem
 from dafka.config import ClientsConfig
-from dafka.errors import ConfigError
-from dafka.extras import require_extra
-from dafka.watched_files import WatchedFiles
 
 OAUTHBEARER = "OAUTHBEARER"
 """The mechanism of clients that send a token (RFC 7628)."""
@@ -26,12 +23,16 @@ LEEWAY_S = 30
 EXPIRES_AT_MAX = 2**53
 """The latest time at which a token expires, in seconds since 1970. In milliseconds, it fits in 64 bits."""
 
-KEYS_BYTES_MAX = 2**20
-"""The size of the largest file with keys, in bytes."""
+VERIFIED_MAX = 1000
+"""How many verified tokens are remembered, since clients of HTTP send theirs with each request."""
 
 
 class InvalidTokenError(Exception):
     """A token is not accepted. The message gives the reason, and contains nothing of the token."""
+
+
+class UnknownKeyError(InvalidTokenError):
+    """A token is signed with a key that is not among the keys of the issuer."""
 
 
 class VerifiedToken(NamedTuple):
@@ -40,27 +41,17 @@ class VerifiedToken(NamedTuple):
     user: str
     expires_at: float
 
-
-def _load_joserfc() -> ModuleType:
-    with require_extra("oauth", "login by OAUTHBEARER"):
-        import joserfc.jwk  # noqa: PLC0415 (the extra is needed only with tokens)
-        import joserfc.jwt  # noqa: PLC0415
-    return joserfc
+    def is_valid(self) -> bool:
+        """Return whether the token has not expired."""
+        return time.time() < self.expires_at
 
 
 class TokenVerifier:
-    """Verifies tokens by the keys in a file, which is read again when it changes.
+    """Verifies tokens by the present keys of an issuer. The settings name the issuer, the audience and the user."""
 
-    If the changed file cannot be read, the previous keys remain. Raise `ConfigError` if the file cannot be read at
-    first, or a setting that it needs is missing, and `MissingExtraError` if the extra `dafka[oauth]` is not installed.
-    """
-
-    def __init__(self, settings: ClientsConfig) -> None:
-        self._joserfc = _load_joserfc()
-        if not (settings.oauth_issuer and settings.oauth_audience and settings.users):
-            raise ConfigError("[clients] oauth_keys: expected oauth_issuer, oauth_audience and users, too")
-        path = Path(settings.oauth_keys)
-        self._files = WatchedFiles(lambda: [path], lambda: self._read(path))
+    def __init__(self, settings: ClientsConfig, keys: IssuerKeys) -> None:
+        self._keys = keys
+        self._joserfc = load_joserfc()
         self._user_claim = settings.oauth_user_claim
         self._claims = self._joserfc.jwt.JWTClaimsRegistry(
             leeway=LEEWAY_S,
@@ -68,41 +59,48 @@ class TokenVerifier:
             aud={"essential": True, "value": settings.oauth_audience},
             exp={"essential": True},
         )
+        self._verified: OrderedDict[bytes, VerifiedToken] = OrderedDict()
+        self._verified_by: PublicKeys | None = None
 
-    def refresh(self) -> bool:
-        """Read the keys again if the file has changed. Return whether they changed.
+    async def verify(self, token: str) -> VerifiedToken:
+        """Return the user of a token. Raise `InvalidTokenError` if it is forged, expired or for another audience.
 
-        Raise `ConfigError`, once for each change, if the changed file cannot be read. The previous keys remain.
+        If its key is unknown, it waits for the issuer's present keys, which are fetched now and then for that.
         """
-        return self._files.refresh()
-
-    def verify(self, token: str) -> VerifiedToken:
-        """Return the user of a token. Raise `InvalidTokenError` if it is forged, expired or for another audience."""
-        keys = self._joserfc.jwk.KeySet.import_key_set({"keys": self._files.value})
         try:
-            claims: dict[str, Any] = self._joserfc.jwt.decode(token, keys, algorithms=ALGORITHMS).claims
+            return self._verify(token)
+        except UnknownKeyError:
+            if not await self._keys.fetch_unknown():
+                raise
+        return self._verify(token)
+
+    def _verify(self, token: str) -> VerifiedToken:
+        """Verify a token by the keys that are known, in a tenth of a millisecond, or from memory."""
+        keys = self._keys.current
+        if keys is None:
+            raise UnknownKeyError("the keys of the issuer have not been fetched yet")
+        if keys is not self._verified_by:
+            self._verified.clear()
+            self._verified_by = keys
+        digest = sha256(token.encode("utf-8", "replace")).digest()
+        found = self._verified.pop(digest, None) or self._read(token, keys)
+        if not found.is_valid():
+            raise InvalidTokenError("the token has expired")
+        self._verified[digest] = found
+        if len(self._verified) > VERIFIED_MAX:
+            self._verified.popitem(last=False)
+        return found
+
+    def _read(self, token: str, keys: PublicKeys) -> VerifiedToken:
+        errors = self._joserfc.errors
+        try:
+            claims: dict[str, Any] = self._joserfc.jwt.decode(token, keys.key_set, algorithms=ALGORITHMS).claims
             self._claims.validate(claims)
-        except (self._joserfc.errors.JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except errors.InvalidKeyIdError:
+            raise UnknownKeyError("the token is signed with an unknown key") from None
+        except (errors.JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidTokenError(f"the token is not accepted: {type(error).__name__}") from None
         user, expires_at = claims.get(self._user_claim), min(claims["exp"], EXPIRES_AT_MAX)
         if not isinstance(user, str) or find_user_name_problem(user):
             raise InvalidTokenError(f"the claim {self._user_claim!r} of the token is no name of a user")
-        if expires_at <= time.time():
-            raise InvalidTokenError("the token has expired")
         return VerifiedToken(user, float(expires_at))
-
-    def _read(self, path: Path) -> list[Any]:
-        """Return the public keys in a file. Raise `ConfigError` if it cannot be read, or has other keys."""
-        problem = 'expected a set of public keys: {"keys": [...]}, as an issuer publishes at its jwks_uri'
-        try:
-            with path.open("rb") as file:
-                found = json.loads(file.read(KEYS_BYTES_MAX))["keys"]
-            for each in found:
-                if each.get("kty") not in {"RSA", "EC", "OKP"} or "d" in each:
-                    raise ConfigError(f"the keys {path}: {problem}")
-            self._joserfc.jwk.KeySet.import_key_set({"keys": found})
-        except OSError as error:
-            raise ConfigError(f"cannot read the keys {path}: {error.strerror}") from None
-        except (self._joserfc.errors.JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise ConfigError(f"the keys {path}: {problem}") from None
-        return list(found)

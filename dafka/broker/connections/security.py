@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import ssl
 from pathlib import Path
@@ -11,9 +10,11 @@ import attrs
 import trio
 
 from dafka.broker.access.credentials import load_scramp
+from dafka.broker.access.issuer_keys import KeysEndpoint, KeysFile, open_keys
 from dafka.broker.access.oauth import TokenVerifier
 from dafka.broker.access.users import Users
 from dafka.config import ClientsConfig
+from dafka.endpoints import is_loopback
 from dafka.errors import ConfigError
 from dafka.watched_files import WatchedFiles
 
@@ -72,7 +73,8 @@ class ServerSecurity:
         if settings.users:
             load_scramp()
             self.users = Users(Path(settings.users))
-        self.tokens = TokenVerifier(settings) if settings.oauth_keys else None
+        self._token_keys = open_keys(settings)
+        self.tokens = None if self._token_keys is None else TokenVerifier(settings, self._token_keys)
         self.tls: ServerTls | None = open_tls(settings)
 
     def check_exposure(self, host: str) -> None:
@@ -91,33 +93,28 @@ class ServerSecurity:
         return stream if self.tls is None else self.tls.wrap(stream)
 
     async def keep_current(self) -> None:
-        """Read the files again when they change, until cancelled."""
-        while self.users is not None or self.tls is not None:
+        """Read the files again when they change, and fetch keys of tokens, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            if isinstance(self._token_keys, KeysEndpoint):
+                nursery.start_soon(self._token_keys.run)
+            nursery.start_soon(self._watch_files)
+
+    async def _watch_files(self) -> None:
+        watched: list[tuple[Users | KeysFile | ServerTls, str]] = []
+        if self.users is not None:
+            watched.append((self.users, "the users"))
+        if isinstance(self._token_keys, KeysFile):
+            watched.append((self._token_keys, "the keys of tokens"))
+        if self.tls is not None:
+            watched.append((self.tls, "the TLS certificate"))
+        while watched:
             await trio.sleep(REFRESH_S)
-            for each, description in (
-                (self.users, "the users"),
-                (self.tokens, "the keys of tokens"),
-                (self.tls, "the TLS certificate"),
-            ):
-                if each is None:
-                    continue
+            for each, description in watched:
                 try:
                     if each.refresh():
                         _LOGGER.info("read %s again", description)
                 except ConfigError as error:
                     _LOGGER.warning("%s remain as before: %s", description, error)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address, which only this machine can reach."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped_address = getattr(address, "ipv4_mapped", None)
-    return (mapped_address or address).is_loopback
 
 
 def open_tls(settings: ClientsConfig) -> ServerTls | None:

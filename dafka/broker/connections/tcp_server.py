@@ -15,8 +15,9 @@ import attrs
 import trio
 
 from dafka.broker.connections.connection_quotas import ConnectionQuotas
-from dafka.broker.connections.security import ServerSecurity, is_loopback
+from dafka.broker.connections.security import ServerSecurity
 from dafka.config import split_listen_address
+from dafka.endpoints import is_loopback
 from dafka.errors import AddressInUseError
 from dafka.transport.connections import has_peer_closed
 

@@ -68,7 +68,11 @@ def describe_api(routes: Iterable[Route]) -> dict[str, Any]:
         "components": {
             "schemas": dict(sorted(components.items())),
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "A token of `dafka user token`."},
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token, of `dafka user token` or an issuer.",
+                },
                 "password": {"type": "http", "scheme": "basic", "description": "A user of `dafka user add`."},
                 "session": {
                     "type": "apiKey",

@@ -17,6 +17,7 @@ import trio
 
 from dafka.broker.access.login import PLAIN, LoginError, begin_login
 from dafka.broker.access.logins import Logins, TooManyLoginsError
+from dafka.broker.access.oauth import InvalidTokenError, TokenVerifier
 from dafka.broker.access.users import Users
 from dafka.broker.access.users_file import User
 from dafka.http.forwarding.credentials import SCHEME as BROKER_SCHEME
@@ -41,6 +42,9 @@ SESSIONS_MAX = 10_000
 
 USER_SESSIONS_MAX = 100
 """The maximum number of sessions of one user, so that users do not end each other's sessions."""
+
+JWT_DOTS = 2
+"""How many dots a token of an issuer has: they separate its header, claims and signature. Other tokens have none."""
 
 _SECRET_BYTES = 32
 
@@ -111,15 +115,18 @@ class Authenticator:
     """Authenticates the users of requests.
 
     It counts logins with passwords and tokens. `users` is None if clients do not authenticate. `attempts` limits the
-    login attempts of the clients of all servers.
+    login attempts of the clients of all servers. `issuer` verifies tokens of an issuer; None if there is none.
     """
 
-    def __init__(self, users: Users | None, sessions: Sessions, attempts: Logins) -> None:
+    def __init__(
+        self, users: Users | None, sessions: Sessions, attempts: Logins, issuer: TokenVerifier | None = None
+    ) -> None:
         self.users = users
         self.sessions = sessions
         self.logins = 0
         self.failed_logins = 0
         self._attempts = attempts
+        self._issuer = issuer
         self._key = secrets.token_bytes(32)
         self._verified: OrderedDict[bytes, User] = OrderedDict()
 
@@ -177,16 +184,30 @@ class Authenticator:
         )
 
     async def check_token(self, token: str, *, host: str, is_private: bool) -> Principal:
-        """Return the principal for a token. Raises `WebError` if it is unknown, revoked or expired."""
+        """Return the principal for a token of the file of users or of the issuer.
+
+        Raises `WebError` if it is unknown, forged, revoked or expired.
+        """
         if self.users is None:
             return Principal(None)
         _check_private("a token", is_private)
+        if self._issuer is not None and token.count(".") == JWT_DOTS:
+            return await self._check_issued(self.users, self._issuer, token, host)
         found = self.users.find_token(token)
         if found is None:
             await self._refuse("the token is unknown, was revoked or has expired")
         user, known = found
         self.logins += 1
         return Principal(self.users, user.name, lambda current: known.is_valid() and known in current.tokens, host=host)
+
+    async def _check_issued(self, users: Users, issuer: TokenVerifier, token: str, host: str) -> Principal:
+        """Return the principal that a token of the issuer names, until the token expires."""
+        try:
+            found = await issuer.verify(token)
+        except InvalidTokenError as error:
+            await self._refuse(str(error))
+        self.logins += 1
+        return Principal(users, found.user, lambda _: found.is_valid(), is_proved=True, host=host)
 
     async def log_in(self, name: str, password: str, *, host: str, is_private: bool) -> User | None:
         """Check a password and return its user; None if there are no users.

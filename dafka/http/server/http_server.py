@@ -79,7 +79,7 @@ class HttpServer:
         self.own_publisher = Publisher(broker, self.own_logs, creates_topics=False)
         self.sessions = Sessions(trio.current_time)
         self.reads = SharedReads(self.answers)
-        self.authenticator = Authenticator(security.users, self.sessions, broker.logins)
+        self.authenticator = Authenticator(security.users, self.sessions, broker.logins, security.tokens)
         self.started_at = now_ms()
         self.throughput = Throughput()
         self.storage_meter = StorageMeter(broker.node.inventory.storage, broker.config.store.storage)

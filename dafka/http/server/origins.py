@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from dafka.broker.connections.security import is_loopback
+from dafka.endpoints import is_loopback
 from dafka.http.server.errors import WebError
 
 _PORTS = {"http": 80, "https": 443}

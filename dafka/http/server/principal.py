@@ -25,6 +25,8 @@ class Principal:
     """The name of the user; None if there are no users, or the client has not authenticated."""
     _is_valid: Callable[[User], bool] = lambda _user: True
     """Returns whether the credentials are still valid; a token can be revoked, for example."""
+    is_proved: bool = attrs.field(default=False, kw_only=True)
+    """Whether an issuer of tokens names the user, whom the broker need not know."""
     host: str = attrs.field(default="", kw_only=True)
     """The address of the client."""
     is_broker: bool = attrs.field(default=False, kw_only=True)
@@ -51,7 +53,7 @@ class Principal:
             return None
         if self.user is None:
             raise WebError("unauthenticated", "expected a token, or a user with a password")
-        user = self._users.find(self.user)
+        user = self._users.find(self.user, is_proved=self.is_proved)
         if user is None or not self._is_valid(user):
             raise WebError("unauthenticated", f"what proved that this is {self.user!r} does not count any more")
         return user

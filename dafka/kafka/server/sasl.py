@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from dafka.broker.access.credentials import MECHANISMS
-from dafka.broker.access.login import PLAIN, Login, LoginError, begin_login
+from dafka.broker.access.login import PLAIN, LoginError, PasswordLogin, TokenLogin, begin_login
 from dafka.broker.access.logins import Logins, TooManyLoginsError
 from dafka.broker.access.oauth import OAUTHBEARER, TokenVerifier
 from dafka.broker.access.users import Users
@@ -106,7 +106,7 @@ class Authentication:
         self._host = host
         self.mechanisms = mechanisms
         self.mechanism = ""
-        self._login: Login | None = None
+        self._login: PasswordLogin | TokenLogin | None = None
         self._requests = 0
         self.user: str | None = None
         self.takes_tokens = False
@@ -161,16 +161,21 @@ class Authentication:
             reason = f"it asked for the mechanism {request.mechanism[:50]!r}, not for {', '.join(mechanisms)}"
             return SaslHandshakeResponse(error_code=error, mechanisms=mechanisms), reason
         self.mechanism = request.mechanism
-        self._login = begin_login(request.mechanism, self._users, self._tokens)
+        if self.mechanism == OAUTHBEARER and self._tokens is not None:
+            self._login = TokenLogin(self._tokens)
+        else:
+            self._login = begin_login(self.mechanism, self._users)
         self.takes_tokens = header.api_version == 0
         return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=mechanisms), ""
 
     async def _continue(self, message: bytes) -> bytes:
         login = self._login
         assert login is not None
-        answer = await self._logins.verify(
-            self._host, login.claimed_user(message), partial(login.answer, message), is_last=lambda: bool(login.user)
-        )
+        if isinstance(login, TokenLogin):
+            answer = await login.answer(message)
+        else:
+            user, step = login.claimed_user(message), partial(login.answer, message)
+            answer = await self._logins.verify(self._host, user, step, is_last=lambda: bool(login.user))
         self.user = login.user
         return answer
 

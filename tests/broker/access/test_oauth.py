@@ -16,10 +16,9 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, KeySet, OctKey, OKPKey, RSAKey
 
-from dafka.broker.access.login import LoginError, begin_login
-from dafka.broker.access.oauth import OAUTHBEARER, InvalidTokenError, TokenVerifier
-from dafka.broker.access.users import Users
-from dafka.broker.access.users_file import write_users
+from dafka.broker.access.issuer_keys import KeysFile, open_keys
+from dafka.broker.access.login import LoginError, TokenLogin
+from dafka.broker.access.oauth import InvalidTokenError, TokenVerifier, UnknownKeyError
 from dafka.config import ClientsConfig, Config
 from dafka.errors import ConfigError, MissingExtraError
 
@@ -36,7 +35,13 @@ def write_keys(path: Path, *keys: Key) -> None:
 @pytest.fixture
 def verifier(tmp_path: Path) -> TokenVerifier:
     write_keys(tmp_path / "keys", RSA, EC, OKP)
-    return TokenVerifier(settings(tmp_path / "keys"))
+    return open_verifier(settings(tmp_path / "keys"))
+
+
+def open_verifier(clients: ClientsConfig) -> TokenVerifier:
+    keys = open_keys(clients)
+    assert keys is not None
+    return TokenVerifier(clients, keys)
 
 
 def settings(path: Path, **others: str) -> ClientsConfig:
@@ -60,16 +65,16 @@ def sign(key: Key = RSA, algorithm: str = "RS256", header: dict[str, Any] | None
     return jwt.encode(given, claims(**changed), key, algorithms=[algorithm])
 
 
-def test_tokens_of_the_issuer_name_their_user(verifier: TokenVerifier) -> None:
+async def test_tokens_of_the_issuer_name_their_user(verifier: TokenVerifier) -> None:
     for key, algorithm in ((RSA, "RS256"), (RSA, "PS512"), (EC, "ES256"), (OKP, "Ed25519")):
         expires_at = int(time.time()) + 100
-        found = verifier.verify(sign(key, algorithm, exp=expires_at, aud=["other", "dafka"]))
+        found = await verifier.verify(sign(key, algorithm, exp=expires_at, aud=["other", "dafka"]))
         assert found == ("anne", expires_at)
 
 
 @pytest.mark.parametrize("expires_at", [2e10, 2**40 + 0.5, 2**63, 10**18, 1e300, 10**400])
-def test_times_of_expiry_are_numbers_of_any_size(verifier: TokenVerifier, expires_at: float) -> None:
-    found = verifier.verify(sign(exp=expires_at))
+async def test_times_of_expiry_are_numbers_of_any_size(verifier: TokenVerifier, expires_at: float) -> None:
+    found = await verifier.verify(sign(exp=expires_at))
     assert 2e10 <= found.expires_at <= expires_at
     assert found.expires_at * 1000 < 2**63, "a response has it in ms"
 
@@ -122,35 +127,59 @@ WRONG: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_all_other_tokens_are_refused(verifier: TokenVerifier, what: str) -> None:
+async def test_all_other_tokens_are_refused(verifier: TokenVerifier, what: str) -> None:
     token = WRONG[what]()
     with pytest.raises(InvalidTokenError) as refused:
-        verifier.verify(token)
+        await verifier.verify(token)
     assert not token or token not in str(refused.value)
 
 
-def test_another_claim_can_name_the_user(tmp_path: Path) -> None:
+async def test_another_claim_can_name_the_user(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", RSA)
-    found = TokenVerifier(settings(tmp_path / "keys", oauth_user_claim="email"))
-    assert found.verify(sign(email="anne@example.org")).user == "anne@example.org"
+    found = open_verifier(settings(tmp_path / "keys", oauth_user_claim="email"))
+    assert (await found.verify(sign(email="anne@example.org"))).user == "anne@example.org"
     with pytest.raises(InvalidTokenError, match="the claim 'email' of the token is no name"):
-        found.verify(sign())
+        await found.verify(sign())
 
 
-def test_keys_are_read_again_and_mistakes_change_nothing(tmp_path: Path) -> None:
+async def test_keys_are_read_again_and_mistakes_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     write_keys(path, RSA)
-    verifier = TokenVerifier(settings(path))
+    keys = KeysFile(path)
+    verifier, token = TokenVerifier(settings(path), keys), sign()
     path.write_text("{")
     with pytest.raises(ConfigError, match="expected a set of public keys"):
-        verifier.refresh()
-    assert verifier.verify(sign()).user == "anne"
+        keys.refresh()
+    assert (await verifier.verify(token)).user == "anne"
     write_keys(path, EC)
     os.utime(path, ns=(1, 1))
-    assert verifier.refresh()
-    assert verifier.verify(sign(EC, "ES256")).user == "anne"
+    assert keys.refresh()
+    assert (await verifier.verify(sign(EC, "ES256"))).user == "anne"
+    with pytest.raises(UnknownKeyError):
+        await verifier.verify(token)  # though it was verified by a former key
+
+
+async def test_verified_tokens_are_remembered_until_they_expire(
+    verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, expires_at = sign(), time.time() + 600
+    assert (await verifier.verify(token)).user == "anne"
+    with monkeypatch.context() as patch:
+        patch.setattr(jwt, "decode", None)
+        assert (await verifier.verify(token)).user == "anne"
+    monkeypatch.setattr(time, "time", lambda: expires_at + 1)
+    with pytest.raises(InvalidTokenError, match="the token has expired"):
+        await verifier.verify(token)
+
+
+async def test_keys_that_are_not_for_tokens_are_left_out(tmp_path: Path) -> None:
+    keys = [RSA.as_dict(private=False), {"kty": "new", "kid": "a"}, {"kty": "EC", "crv": "P-1", "x": "", "y": ""}]
+    keys.append({**EC.as_dict(private=False), "use": "enc"})
+    (tmp_path / "keys").write_text(json.dumps({"keys": keys}))
+    verifier = open_verifier(settings(tmp_path / "keys"))
+    assert (await verifier.verify(sign())).user == "anne"
     with pytest.raises(InvalidTokenError):
-        verifier.verify(sign())
+        await verifier.verify(sign(EC, "ES256"))
 
 
 @pytest.mark.parametrize(
@@ -168,33 +197,29 @@ def test_keys_are_read_again_and_mistakes_change_nothing(tmp_path: Path) -> None
 def test_what_is_no_set_of_public_keys_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "keys").write_text(content)
     with pytest.raises(ConfigError, match="expected a set of public keys"):
-        TokenVerifier(settings(tmp_path / "keys"))
+        open_keys(settings(tmp_path / "keys"))
 
 
 def test_settings_say_whose_tokens_count(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", RSA)
     for name in ("oauth_issuer", "oauth_audience", "users"):
         with pytest.raises(ConfigError, match="expected oauth_issuer, oauth_audience and users"):
-            TokenVerifier(settings(tmp_path / "keys", **{name: ""}))
+            open_keys(settings(tmp_path / "keys", **{name: ""}))
     with pytest.raises(ConfigError, match=r"cannot read the keys .*missing: No such file"):
-        TokenVerifier(settings(tmp_path / "missing"))
+        open_keys(settings(tmp_path / "missing"))
 
 
 def test_tokens_need_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in sys.modules if each.partition(".")[0] == "joserfc"]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=r"login by OAUTHBEARER needs joserfc: pip install 'dafka\[oauth\]'"):
-        TokenVerifier(settings(tmp_path / "keys"))
+        open_keys(settings(tmp_path / "keys"))
 
 
-def test_a_login_ends_with_the_token(verifier: TokenVerifier, tmp_path: Path) -> None:
-    write_users(tmp_path / "users", {})
-    users = Users(tmp_path / "users")
-
-    def log_in(message: str) -> tuple[str | None, bool, float]:
-        login = begin_login(OAUTHBEARER, users, verifier)
-        assert login.claimed_user(message.encode()) == ""
-        assert login.answer(message.encode()) == b""
+async def test_a_login_ends_with_the_token(verifier: TokenVerifier) -> None:
+    async def log_in(message: str) -> tuple[str | None, bool, float]:
+        login = TokenLogin(verifier)
+        assert await login.answer(message.encode()) == b""
         return login.user, login.is_proved, login.expires_at
 
     expires_at = int(time.time()) + 50
@@ -204,7 +229,7 @@ def test_a_login_ends_with_the_token(verifier: TokenVerifier, tmp_path: Path) ->
         f"n,a=anne,\1host=h\1port=1\1auth=bearer {token}\1\1",
         f"n,,\1auth=Bearer {token}\1traceId=7\1\1",
     ):
-        assert log_in(message) == ("anne", True, expires_at)
+        assert await log_in(message) == ("anne", True, expires_at)
     for message in (
         "",
         "n,,",
@@ -216,4 +241,4 @@ def test_a_login_ends_with_the_token(verifier: TokenVerifier, tmp_path: Path) ->
         f"n,,\1auth=Bearer {sign(STRANGER)}\1\1",
     ):
         with pytest.raises(LoginError):
-            log_in(message)
+            await log_in(message)

@@ -24,7 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.connections.security import REFRESH_S, ServerSecurity, is_loopback
+from dafka.broker.connections.security import REFRESH_S, ServerSecurity
+from dafka.endpoints import is_loopback
 from dafka.errors import ConfigError
 from tests.kafka.server.secured import Authority, write_user_file
 
