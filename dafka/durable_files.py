@@ -9,15 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def replace_text(path: Path, text: str, mode: int) -> None:
+def replace_text(path: Path, text: str, mode: int, *, keeps_mode: bool = True) -> None:
     """Replace the text of a file atomically and durably. Raises `OSError`.
 
-    A new file gets the mode; one that exists keeps its own.
+    The file gets the mode. If it exists and `keeps_mode`, it keeps its own.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode) if path.exists() else mode)
+            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode) if keeps_mode and path.exists() else mode)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

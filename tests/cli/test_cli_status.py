@@ -18,8 +18,13 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from dafka.broker.core.acls import Acl, AclEffect, Operation, ResourceType
+from dafka.broker.core.client_quotas import EntityType, make_entity
 from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, encode_broker
+from dafka.broker.core.metadata.commands import AlterClientQuota, AlterGroupSettings, CreateAcls, SetScramCredential
 from dafka.broker.core.metadata.features import SUPPORTED, FeatureLevels, FeatureSupport
+from dafka.broker.core.metadata.restoring import take_restored
+from dafka.broker.core.scram_credentials import ScramMechanism
 from dafka.cli import main
 from dafka.cli.kafka.cluster_verify import find_differing
 from dafka.cli.status import ClusterBrokers, broker_faults, read_brokers
@@ -31,6 +36,7 @@ from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles import Reader
 from dafka.storage import open_storage
 from dafka.testing import open_cluster
+from tests.broker.core.metadata.test_restoring import make_credential
 from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_for
 from tests.cli.programs import take_program
 from tests.http.api.test_brokers import FAST, create
@@ -494,23 +500,48 @@ async def test_the_metadata_of_a_cluster_is_restored_into_a_new_one(tmp_path: Pa
         assert (await web.request("POST", "/topics", document=orders)).status == 201
         await run("topic", "create", "visits", *kafka(web))
         before = [await described_lines(each, web) for each in ("orders", "visits")]
+        restored = await change_access(web)
         result = await run("cluster", "snapshot", str(file), *http(web))
         assert (result.exit_code, file.stat().st_mode & 0o777) == (0, 0o600), result.output
         result = await run("cluster", "snapshot", str(file), *http(web))
         assert (result.exit_code, result.stderr.endswith("give --overwrite\n")) == (2, True)
         result = await run("cluster", "restore", str(file), "--yes", *http(web))
         assert (result.exit_code, "this cluster has topics" in result.stderr) == (2, True)
+        file.chmod(0o644)
+        result = await run("cluster", "snapshot", str(file), "--overwrite", *http(web))
+        assert (result.exit_code, file.stat().st_mode & 0o777) == (0, 0o600), result.output
     async with open_webs(1) as (web,):
         result = await run("cluster", "restore", str(file), *http(web))
         assert (result.exit_code, "expected --yes" in result.stderr) == (2, True)
         result = await run("cluster", "restore", str(file), "--yes", *http(web))
         assert result.exit_code == 0, result.output
-        assert result.stderr.startswith("this creates 2 topics with 4 logs, all of them empty: records, committed off")
+        assert result.stderr.startswith(
+            "this restores 1 user, 2 ACLs, 1 quota and the settings of 1 group, and creates 2 topics with 4 logs, all "
+        )
+        assert dict(take_restored(web.broker.node.tables.state.records)) == restored
         assert [await described_lines(each, web) for each in ("orders", "visits")] == before
         assert web.broker.node.topics["orders"].replica_count == 2
         file.write_text(file.read_text("utf-8").replace("visits", "visit5"), "utf-8")
+        file.chmod(0o644)
         result = await run("cluster", "restore", str(file), "--yes", *http(web))
         assert (result.exit_code, "it has another checksum" in result.stderr) == (2, True)
+        assert "run chmod 600" in result.stderr
+
+
+async def change_access(web: RunningWeb) -> dict[bytes, bytes]:
+    """Add a user, ACLs, a quota and settings of a group. Return them as a snapshot has them."""
+    admin = web.broker.node.admin
+    acls = (
+        Acl(ResourceType.TOPIC, "orders", "User:bob", Operation.READ),
+        Acl(ResourceType.TOPIC, "visits", "User:*", Operation.ALL, effect=AclEffect.DENY),
+    )
+    quota = AlterClientQuota(make_entity({EntityType.USER: None}), {"consumer_byte_rate": "1000"})
+    group = AlterGroupSettings("readers", {"share.delivery.count.limit": "2"})
+    for command in (CreateAcls(acls), quota, group):
+        await admin.change(command)
+    for mechanism in ScramMechanism:
+        await admin.change(SetScramCredential(make_credential("bob", mechanism)))
+    return dict(take_restored(web.broker.node.tables.state.records))
 
 
 async def test_a_disk_whose_records_differ_is_found(tmp_path: Path) -> None:

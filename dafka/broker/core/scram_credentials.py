@@ -69,3 +69,22 @@ def find_iterations_problem(iterations: int) -> str:
     if ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         return ""
     return f"expected {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, not {iterations}"
+
+
+def find_salt_problem(salt: bytes) -> str:
+    """Return why a salt is not possible; empty if it is."""
+    if SALT_BYTES_MIN <= len(salt) <= SALT_BYTES_MAX:
+        return ""
+    return f"expected a salt of {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not of {len(salt)}"
+
+
+def find_credential_problem(credential: ScramCredential) -> str:
+    """Return why a credential is not possible; empty if it is."""
+    try:
+        salt, *keys = credential.decode()
+    except ValueError:
+        return "expected the salt and the keys of a credential in base64"
+    size = credential.mechanism.key_bytes
+    if any(len(each) != size for each in keys):
+        return f"expected keys of {size} bytes for {credential.mechanism.sasl_name}"
+    return find_iterations_problem(credential.iterations) or find_salt_problem(salt)

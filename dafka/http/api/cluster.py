@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
+
+import trio
 
 from dafka.broker.broker import Broker
 from dafka.broker.core.cluster_status import explain_leaderless, explain_under_replication
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.history import Change
+from dafka.broker.core.metadata.restoring import list_stages, take_restored
 from dafka.broker.core.metadata.snapshots import Snapshot, write_snapshot_file
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.node import BrokerNode
+from dafka.errors import StorageFormatError
+from dafka.exceptions import unwrap_group
 from dafka.http.api.brokers import (
     BrokerNumber,
     ClusterBroker,
@@ -25,7 +30,8 @@ from dafka.http.api.brokers import (
     number_of,
 )
 from dafka.http.api.registry import Parameter, RequiredPermission, Route
-from dafka.http.server.documents import Count, Document, doc
+from dafka.http.server.documents import Count, Document, doc, encode_document
+from dafka.http.server.errors import WebError
 from dafka.http.server.messages import Request
 
 LOGS_SHOWN = 100
@@ -182,10 +188,65 @@ class ClusterSnapshot(Document):
 
 @Route("GET /cluster/snapshot", RequiredPermission.ADMINISTRATOR, name="takeClusterSnapshot", tag="Cluster")
 async def take_snapshot(request: Request) -> ClusterSnapshot:
-    """Take a snapshot of the metadata: topics with their settings and replicas, and brokers. It has no records."""
+    """Take a snapshot of the metadata: topics, settings, replicas, brokers, users, ACLs and quotas.
+
+    It has salted and hashed passwords. It has no records.
+    """
     state = request.broker.node.tables.state
     snapshot = Snapshot(state.applied, dict(state.records))
     return ClusterSnapshot(state.cluster_id, state.applied, write_snapshot_file(snapshot))
+
+
+RESTORED_MAX = 1000
+"""How many records of a snapshot one request restores."""
+
+
+class SnapshotRecord(Document):
+    """A line of a snapshot."""
+
+    key: Annotated[str, doc("Its first item.")]
+    value: Annotated[Any, doc("Its second item.")]
+
+
+class SnapshotRecords(Document):
+    """Users, ACLs, quotas and settings of groups as they are in a snapshot."""
+
+    records: Annotated[list[SnapshotRecord], doc("Their lines.", max_length=RESTORED_MAX)]
+
+
+class RestoredRecords(Document):
+    """What was restored."""
+
+    restored: Annotated[Count, doc("The number of records.")]
+
+
+@Route(
+    "POST /cluster/restored-records",
+    RequiredPermission.ADMINISTRATOR,
+    name="restoreClusterRecords",
+    tag="Cluster",
+    errors=("controller_unavailable",),
+)
+async def restore_records(request: Request, document: SnapshotRecords) -> RestoredRecords:
+    """Restore users, ACLs, quotas and settings of groups from a snapshot. All others stay.
+
+    A credential, a limit or the settings of a group that exist are replaced. If the request fails, some of them may be
+    restored; it can be repeated. Topics are created as all others are.
+    """
+    found = [(each.key.encode(), encode_document(each.value)) for each in document.records]
+    restored = take_restored(dict(found))
+    if len(restored) < len(document.records):
+        raise WebError("bad_request", "expected distinct records of users, ACLs, quotas and settings of groups only")
+    try:
+        stages = list_stages(restored)
+    except StorageFormatError as error:
+        raise WebError("bad_request", str(error)) from None
+    with unwrap_group():
+        for stage in stages:
+            async with trio.open_nursery() as nursery:  # so that they share writes
+                for command in stage:
+                    nursery.start_soon(request.broker.node.admin.change, command, request.requester)
+    return RestoredRecords(len(restored))
 
 
 class ClusterChange(Document):

@@ -24,7 +24,7 @@ from dafka.broker.core.acls import (
     find_acl_problem,
 )
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.commands import CreateAcls, DeleteAcls
+from dafka.broker.core.metadata.commands import COMMAND_ACLS_MAX, CreateAcls, DeleteAcls
 from dafka.kafka.apis.shared.authorization import require_cluster
 from dafka.kafka.apis.shared.changes import RefusedPartError, make_change, requester_of
 from dafka.kafka.apis.shared.registry import RequestContext, handles
@@ -43,9 +43,6 @@ from dafka.kafka.protocol.messages.access import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-
-COMMAND_ACLS_MAX = 1000
-"""How many ACLs one command creates or deletes."""
 
 _NO_USERS = "clients of this broker do not authenticate, so that ACLs have no effect: start it with --users"
 

@@ -15,7 +15,7 @@ from dafka.broker.access.users_file import find_user_name_problem
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import Command, DeleteScramCredential, SetScramCredential
-from dafka.broker.core.scram_credentials import SALT_BYTES_MAX, SALT_BYTES_MIN, ScramMechanism, find_iterations_problem
+from dafka.broker.core.scram_credentials import ScramMechanism, find_iterations_problem, find_salt_problem
 from dafka.kafka.apis.acls import explain_file_user
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_cluster
 from dafka.kafka.apis.shared.changes import RefusedPartError, make_all, make_change, requester_of
@@ -144,8 +144,7 @@ def _read_change(asked: _Change, has: Callable[[ScramMechanism], bool]) -> Comma
             raise RefusedPartError(message, ErrorCode.RESOURCE_NOT_FOUND)
         return DeleteScramCredential(asked.name, mechanism)
     problem = find_user_name_problem(asked.name) or find_iterations_problem(asked.iterations)
-    if not problem and not SALT_BYTES_MIN <= len(asked.salt) <= SALT_BYTES_MAX:
-        problem = f"expected a salt of {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not of {len(asked.salt)}"
+    problem = problem or find_salt_problem(asked.salt)
     if not problem and len(asked.salted_password) != mechanism.key_bytes:
         size = len(asked.salted_password)
         problem = f"expected a salted password of {mechanism.key_bytes} bytes for {mechanism.sasl_name}, not of {size}"

@@ -25,6 +25,9 @@ from dafka.protocol.format_errors import UnknownFieldError, format_errors
 COMMAND_VERSION = 1
 """The version of the records in the log of metadata."""
 
+COMMAND_ACLS_MAX = 1000
+"""How many ACLs one command creates or deletes."""
+
 
 @attrs.frozen
 class OpenCluster:
