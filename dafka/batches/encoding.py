@@ -103,7 +103,7 @@ def encode_batches(records: RecordBatch, compression: Compression, bytes_max: in
     The values, keys and headers in a batch have at most `bytes_max` bytes, and so have its other bytes, unless a single
     record is larger. A new batch also begins where timestamps are too far apart for one.
     """
-    template = attrs.evolve(PLAIN, compression=compression)
+    template = PLAIN if compression is PLAIN.compression else attrs.evolve(PLAIN, compression=compression)
     return _encode_columns(template, records.first_sequence, records, bytes_max)
 
 

@@ -41,12 +41,8 @@ def encode_records(
         return batch.encoded
     if batch.compacted is not None:
         return tuple(encode_sparse(batch, compression, bytes_max))
-    encoded, rest = [], batch
-    while len(rest):
-        part = rest.within(PART_BYTES_MAX)
-        rest = rest.between(part.end_sequence, rest.end_sequence)
-        encoded += encode_batches(part, compression, bytes_max)
-    return tuple(encoded)
+    parts = batch.parts(PART_BYTES_MAX) if len(batch) else ()
+    return tuple([data for part in parts for data in encode_batches(part, compression, bytes_max)])
 
 
 def decode_records(

@@ -6,8 +6,10 @@ The rules are those of POSIX on a journaling file system, at their worst:
   lost, in any order and in parts of 512 bytes.
 - That a folder has an entry (a file that was created, renamed or unlinked) is durable after a sync of that folder.
   Until then the latest changes of the folder may be lost, but they keep their order.
+- A sync of the whole file system is one of all files and folders.
 - A sync that failed makes nothing durable, and no later sync makes durable what was written before it, because Linux
-  forgets that such pages are not written yet (`forgets_failed`).
+  forgets that such pages are not written yet (`forgets_failed`). A sync of the whole file system has no such effect:
+  Linux reports the error again when the file itself is synced.
 - After a failure, a file may be larger than the data that arrived. The rest is zeros.
 """
 
@@ -226,9 +228,10 @@ class Disk:
         elif isinstance(node, File) and self._forgets_failed:
             node.forget(before)
 
-    def _sync_all(self, _entry: Entry) -> None:
-        for _, node in [("", self._folder), *_walk(self._folder)]:
-            node.sync(self._number)
+    def _sync_all(self, entry: Entry) -> None:
+        before = self._syncing[entry.fd].pop(0) if entry.fd >= 0 else self._number
+        for _, node in [("", self._folder), *_walk(self._folder)] if entry.value == 0 else ():
+            node.sync(before)
 
     def _reject(self, entry: Entry) -> None:
         path = next((name for name, node in _walk(self._folder) if node is self._open[entry.fd]), "")

@@ -218,7 +218,7 @@ WRITE_PARTS_AT_2(pwritev64v2)
 TRUNCATING(ftruncate)
 TRUNCATING(ftruncate64)
 
-static int sync_file(long call, int fd) {
+static int sync_open(long call, int fd, uint32_t kind) {
     if (!tracks(fd))
         return (int)syscall(call, fd);
     begin();
@@ -229,13 +229,14 @@ static int sync_file(long call, int fd) {
     if (fails)
         errno = EIO;
     begin();
-    record(SYNC_END, fd, result, NULL, 0, NULL, 0);
+    record(kind, fd, result, NULL, 0, NULL, 0);
     end();
     return result;
 }
 
-int fsync(int fd) { return sync_file(SYS_fsync, fd); }
-int fdatasync(int fd) { return sync_file(SYS_fdatasync, fd); }
+int fsync(int fd) { return sync_open(SYS_fsync, fd, SYNC_END); }
+int fdatasync(int fd) { return sync_open(SYS_fdatasync, fd, SYNC_END); }
+int syncfs(int fd) { return sync_open(SYS_syncfs, fd, SYNC_ALL); }
 
 void sync(void) {
     syscall(SYS_sync);

@@ -12,11 +12,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dafka.storage.filelog import syncing
 from tests.power.recording import Entry, Kind
 
 FOLDER_CHANGES = {
@@ -70,6 +72,8 @@ class Recorder:
                 patch.setattr(os, name, self._changing_folder(name))
             for module in (builtins, io):
                 patch.setattr(module, "open", self._open_object)
+            patch.setattr(syncing, "can_sync_filesystem", lambda _fd: True)
+            patch.setattr(syncing, "sync_filesystem", partial(self._sync, ends=Kind.SYNC_ALL))
             yield
 
     def _add(self, kind: Kind, fd: int = -1, value: int = 0, first: str | bytes = b"", second: str = "") -> None:
@@ -130,7 +134,7 @@ class Recorder:
             if fd in self._paths:
                 self._add(Kind.TRUNCATE, fd, size)
 
-    def _fsync(self, fd: Any) -> None:
+    def _sync(self, fd: Any, ends: Kind = Kind.SYNC_END) -> None:
         """Sync nothing really: the recorded process is not the one that loses power."""
         number = fd if isinstance(fd, int) else fd.fileno()
         if number not in self._paths:
@@ -140,11 +144,11 @@ class Recorder:
             self.failing_syncs -= self.failing_syncs > 0
             self._add(Kind.SYNC_BEGIN, number)
         self.may_sync.wait()
-        self._add(Kind.SYNC_END, number, -1 if fails else 0)
+        self._add(ends, number, -1 if fails else 0)
         if fails:
             raise OSError(errno.EIO, "Input/output error")
 
-    _fdatasync = _fsync
+    _fsync = _fdatasync = _sync
 
     def _replace(self, source: Any, target: Any) -> None:
         with self._lock:

@@ -50,8 +50,8 @@ class Entry:
 
     Attributes:
         kind: The kind of the entry.
-        fd: The file descriptor; -1 if there is none.
-        value: The flags of an OPEN, the position of a WRITE, the size of a TRUNCATE, the result of a SYNC_END.
+        fd: The file descriptor; -1 if there is none. A SYNC_ALL with one ends the sync that began with its SYNC_BEGIN.
+        value: The flags of an OPEN, the position of a WRITE, the size of a TRUNCATE, the result of a sync.
         first: The path, the data, or the text of a mark.
         second: The new path of a RENAME.
     """

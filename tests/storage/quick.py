@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import trio
 
+from dafka.storage.filelog import syncing
+
 
 @contextmanager
 def quickly() -> Iterator[None]:
@@ -24,4 +26,5 @@ def quickly() -> Iterator[None]:
         patch.setattr(trio.from_thread, "check_cancelled", lambda: None)
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, lambda fd: None)
+        patch.setattr(syncing, "sync_filesystem", lambda fd: None)
         yield

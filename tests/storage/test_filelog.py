@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from operator import methodcaller
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage import CompactsPartitions, DeletesPartitions
 from dafka.storage.base import Storage
-from dafka.storage.filelog import FilelogStorage, open_filelog, reading, recovery
+from dafka.storage.filelog import FilelogStorage, open_filelog, reading, recovery, syncing
 from dafka.storage.filelog.catalog import GOOD, NAMES_FILE, CatalogReader, CatalogWriter
 from dafka.storage.filelog.files import OPEN_FILES_MAX, FilePool
 from dafka.storage.filelog.index import decode_rows
@@ -375,6 +376,35 @@ def test_several_files_are_synced_at_the_same_time(
     syncer.sync_written(paths, [])
     syncer.flush()
     syncer.close()
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second file system")
+async def test_a_sync_of_the_file_system_is_not_relied_on_for_segments_on_another_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+
+    def sync(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(syncing, "TOGETHER_MIN", 1)
+    monkeypatch.setattr(syncing, "can_sync_filesystem", lambda _fd: True)
+    monkeypatch.setattr(syncing, "sync_filesystem", lambda _fd: synced.add("all"))
+    linked, near = Partition("linked", "one"), Partition("near", "one")
+    with TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        async with open_filelog(str(folder)):
+            (folder / "topics").mkdir()
+            (folder / "topics/linked").symlink_to(elsewhere)
+        async with open_filelog(str(folder)) as storage:
+            await storage.append([RecordBatch(linked, 0, [b""]), RecordBatch(near, 0, [b""])])
+            assert "all" not in synced
+            assert {Path(path).parent.name for path in synced} == {"one"}
+            assert len(synced) == 2
+        synced.clear()
+        async with open_filelog(str(folder)) as storage:
+            await storage.append([RecordBatch(linked, 1, [b""]), RecordBatch(Partition("near", "two"), 0, [b""])])
+            assert synced == {"all", f"{elsewhere}/one/{0:020}.log"}
 
 
 async def test_times_and_contents_that_a_file_log_cannot_hold_are_refused(

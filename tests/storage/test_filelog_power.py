@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dafka.storage.filelog import syncing
 from tests.power.disk import ALL, NOTHING, Disk
 from tests.power.promises import Promises
 from tests.power.recording import Entry, Kind
@@ -71,10 +72,16 @@ async def append_one(writer: Writer) -> None:
     await writer.append((0, 1))
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry]]:
+@pytest.fixture(scope="module", params=[False, True], ids=["files", "filesystem"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry]]:
+    """Return a recording in which new segments are synced one by one, and one in which they are synced together."""
     root = tmp_path_factory.mktemp("recorded")
-    return root, record(root, URL, [first_session, second_session, third_session])
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param:
+            patch.setattr(syncing, "TOGETHER_MIN", 1)
+        entries = record(root, URL, [first_session, second_session, third_session])
+    assert any(each.kind is Kind.SYNC_ALL for each in entries) is request.param
+    return root, entries
 
 
 @pytest.fixture

@@ -23,46 +23,61 @@ HEAD_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 @attrs.define(eq=False, slots=False)
 class HeadAnnouncer:
-    """Sends HEADs after records were published, at increasing intervals, for nodes that have missed the records."""
+    """Sends HEADs after records were published, at increasing intervals, for nodes that have missed the records.
+
+    There is a queue for each interval, in which the partitions are in the order of the times of their HEADs.
+    """
 
     _sockets: NodeSockets
     _durable_end: Callable[[Partition], int]
-    _due: dict[Partition, tuple[float, int]] = attrs.field(init=False, factory=dict)
+    _queues: list[dict[Partition, float]] = attrs.field(init=False, factory=lambda: [{} for _ in HEAD_WAITS_S])
     _added: trio.Event = attrs.field(init=False, factory=trio.Event)
+
+    @property
+    def partitions(self) -> set[Partition]:
+        """The partitions that are announced."""
+        return {partition for queue in self._queues for partition in queue}
 
     def add(self, partitions: Iterable[Partition]) -> None:
         """Start to announce partitions of which records were published."""
         due = trio.current_time() + HEAD_WAITS_S[0]
-        self._due.update((partition, (due, 0)) for partition in partitions)
+        for partition in partitions:
+            self.forget(partition)
+            self._queues[0][partition] = due
         self._added.set()
 
     def forget(self, partition: Partition) -> None:
         """Stop announcing a partition."""
-        self._due.pop(partition, None)
+        for queue in self._queues:
+            queue.pop(partition, None)
 
     async def run(self) -> None:
         """Send HEADs until cancelled."""
         while True:
-            while not self._due:
+            while (due := self._find_next()) is None:
                 self._added = trio.Event()
                 await self._added.wait()
-            await trio.sleep_until(min(due for due, _ in self._due.values()))
-            now = trio.current_time()
-            heads = []
-            for partition, (due, attempt) in list(self._due.items()):
-                if due > now:
-                    continue
+            await trio.sleep_until(due)
+            self._sockets.publish(self._take_due(trio.current_time()))
+            await trio.lowlevel.checkpoint()
+
+    def _find_next(self) -> float | None:
+        return min((next(iter(queue.values())) for queue in self._queues if queue), default=None)
+
+    def _take_due(self, now: float) -> list[wire.Head]:
+        """Return the HEADs that are due, and move their partitions to the next queue."""
+        heads = []
+        for attempt, queue in reversed([*enumerate(self._queues)]):
+            while queue and (found := next(iter(queue.items())))[1] <= now:
+                partition, _ = found
+                del queue[partition]
                 end = self._durable_end(partition)
                 if not end:  # it was deleted after its last records were published
-                    del self._due[partition]
                     continue
                 heads.append(wire.Head(partition.address, partition.topic, end - 1))
-                if attempt + 1 < len(HEAD_WAITS_S):
-                    self._due[partition] = now + HEAD_WAITS_S[attempt + 1], attempt + 1
-                else:
-                    del self._due[partition]
-            self._sockets.publish(heads)
-            await trio.lowlevel.checkpoint()
+                if attempt + 1 < len(self._queues):
+                    self._queues[attempt + 1][partition] = now + HEAD_WAITS_S[attempt + 1]
+        return heads
 
 
 @attrs.define(eq=False, slots=False)

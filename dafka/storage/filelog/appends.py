@@ -138,7 +138,7 @@ def _join_unencoded(batches: Sequence[RecordBatch]) -> Iterator[RecordBatch]:
         if is_encoded:
             yield from group
         else:
-            yield join([attrs.evolve(batch, stored_at=None) for batch in group])
+            yield join([each if each.stored_at is None else attrs.evolve(each, stored_at=None) for each in group])
 
 
 def _encode(batch: RecordBatch) -> tuple[bytes, ...]:

@@ -232,7 +232,7 @@ def open_writer(
     pool = FilePool(os.O_RDWR)
     catalog = CatalogWriter(folder, is_synced=sync_delay_ms == 0)
     reader = LogReader(pool)
-    syncer = Syncer(pool, sync_delay_ms)
+    syncer = Syncer(pool, sync_delay_ms, folder)
     writer = LogWriter(f"{folder}/{TOPICS_FOLDER}", catalog, pool, reader, syncer, segment_bytes, segment_ms)
     recovery = Recovery(reader, is_writer=True)
     try:

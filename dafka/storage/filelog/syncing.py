@@ -8,22 +8,32 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
-from dafka.durable_files import sync_folder
+from dafka.durable_files import can_sync_filesystem, sync_filesystem, sync_folder
 from dafka.storage.filelog.files import FilePool
 
 SYNC_THREADS = 8
 """The number of files that are synced concurrently. An append to many partitions must sync a file of each."""
 
+TOGETHER_MIN = 16
+"""The number of changed folders from which on new segments are synced by one sync of the file system.
+
+A sync of each file and folder has the file system write its journal each time. But one sync of the file system also
+waits for the data of other programs, so it is not worth that for few segments.
+"""
+
 
 class Syncer:
     """Syncs files and folders `delay_ms` after a write; if it is None, only by `flush`.
 
-    Every method but `close` raises `OSError`.
+    `folder` has all of them; if it is None, they are never synced together. Every method but `close` raises `OSError`.
     """
 
-    def __init__(self, pool: FilePool, delay_ms: int | None) -> None:
+    def __init__(self, pool: FilePool, delay_ms: int | None, folder: str | None = None) -> None:
         self._pool = pool
         self._delay_ms = delay_ms
+        self._fd = -1 if folder is None else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._device = -1 if folder is None else os.fstat(self._fd).st_dev
+        self._syncs_together = folder is not None and can_sync_filesystem(self._fd)
         self._files: set[str] = set()
         self._folders: set[str] = set()
         self._failed: set[str] = set()
@@ -57,6 +67,24 @@ class Syncer:
                 self._timer = threading.Thread(target=self._run_timer, args=(self._delay_ms / 1000,), daemon=True)
                 self._timer.start()
             self._changed.notify_all()
+
+    def check_device(self, device: int) -> None:
+        """Check the device of a new segment: if links lead to other file systems, segments are synced one by one."""
+        if device != self._device:
+            self._syncs_together = False
+
+    def sync_segments(self, created: Collection[str], others: Collection[str], folders: Collection[str]) -> None:
+        """Sync created segments and other files, and the folders that have changed, now or after the delay."""
+        if self._delay_ms != 0 or len(folders) < TOGETHER_MIN or not self._syncs_together:
+            self.sync_written([*created, *others], folders)
+            return
+        try:
+            sync_filesystem(self._fd)
+        except OSError:
+            with self._changed:
+                self._failed |= self._files  # any of these may have failed, too
+            raise
+        self.sync_now(others, ())
 
     def sync_later(self, files: Collection[str], folders: Collection[str] = ()) -> None:
         """Sync files and folders with the next `flush`, or earlier."""
@@ -107,6 +135,9 @@ class Syncer:
             self._timer.join()
         if self._threads is not None:
             self._threads.shutdown()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def _run_timer(self, delay_s: float) -> None:
         while True:
@@ -125,12 +156,20 @@ class Syncer:
 
         Linux reports an error of a file once. A sync that is still running could take the error of a later write.
         """
+        left, errors = iter(paths), list[BaseException]()
+
+        def sync_rest() -> None:
+            for path in left:
+                try:
+                    sync(path)
+                except BaseException as error:
+                    errors.append(error)
+
         if self._threads is None:
             self._threads = ThreadPoolExecutor(SYNC_THREADS, "filelog-sync")
-        running = [self._threads.submit(sync, path) for path in paths]
-        wait(running)
-        for each in running:
-            each.result()
+        wait([self._threads.submit(sync_rest) for _ in range(min(SYNC_THREADS, len(paths)))])
+        if errors:
+            raise errors[0]
 
     def _sync_file(self, path: str) -> None:
         with suppress(FileNotFoundError), self._pool.open_file(path) as fd:  # the file may have been trimmed

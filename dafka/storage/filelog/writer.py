@@ -284,7 +284,9 @@ class LogWriter:
     def _create_segment(self, path: str) -> None:
         """Create an empty segment, or use an existing empty one."""
         with self.pool.open_file(path, is_created=True) as fd:
-            if os.fstat(fd).st_size:
+            found = os.fstat(fd)
+            self.syncer.check_device(found.st_dev)
+            if found.st_size:
                 raise StorageError(
                     f"{path} is in the way of a new segment: delete the catalog files and open the file log again"
                 )
@@ -299,12 +301,13 @@ class LogWriter:
 
     def _sync_appended(self, appends: Sequence[PlannedAppend], folders: set[str]) -> None:
         full = [append.log for append in appends if append.begins_segment and append.log.head.length]
-        self.syncer.sync_written(
-            [append.path for append in appends] + [log.stored_path(log.head.base) for log in full], folders
-        )
+        created = [append.path for append in appends if append.is_created]
+        others = [append.path for append in appends if not append.is_created]
+        others += [log.stored_path(log.head.base) for log in full]
+        self.syncer.sync_segments(created, others, folders)
         rows = [append for append in appends if append.rows]
-        created = [each for each in rows if not each.stored_position and not each.begins_segment]  # after a reset
-        self.syncer.sync_later([each.stored_path for each in rows], [each.log.folder for each in created])
+        reset = [each for each in rows if not each.stored_position and not each.begins_segment]
+        self.syncer.sync_later([each.stored_path for each in rows], [each.log.folder for each in reset])
         self._synced_folders |= folders - {append.log.folder for append in appends}
 
     def _roll_back(self, appends: Iterable[PlannedAppend]) -> None:

@@ -155,7 +155,7 @@ def test_only_tasks_that_watch_a_log_are_woken_up() -> None:
     assert len(watchers) == 0
 
 
-KEPT, DELETED = Partition("orders", "kept"), Partition("orders", "deleted")
+KEPT, DELETED, LATER, AGAIN = (Partition("orders", name) for name in ("kept", "deleted", "later", "again"))
 
 
 async def test_heads_are_sent_less_and_less_often_and_none_of_deleted_partitions(autojump_clock: MockClock) -> None:
@@ -165,15 +165,22 @@ async def test_heads_are_sent_less_and_less_often_and_none_of_deleted_partitions
         sent.extend((trio.current_time(), each.address, each.sequence) for each in heads)
 
     begun = trio.current_time()
-    heads = HeadAnnouncer(cast(Any, SimpleNamespace(publish=publish)), {KEPT: 3, DELETED: 0}.__getitem__)
+    ends = {KEPT: 3, DELETED: 0, LATER: 3, AGAIN: 3}
+    heads = HeadAnnouncer(cast(Any, SimpleNamespace(publish=publish)), ends.__getitem__)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(heads.run)
-        heads.add([KEPT, DELETED])
+        heads.add([KEPT, DELETED, AGAIN])
+        await trio.sleep(0.5)
+        heads.add([LATER])
+        await trio.sleep(2)
+        heads.add([AGAIN])
         await trio.sleep(2 * sum(HEAD_WAITS_S))
         nursery.cancel_scope.cancel()
-    due = [begun + sum(HEAD_WAITS_S[: number + 1]) for number in range(len(HEAD_WAITS_S))]
-    assert [each[1:] for each in sent] == [("kept", 2)] * len(HEAD_WAITS_S)
-    assert [each[0] for each in sent] == pytest.approx(due)
+    for name, first in (("kept", begun), ("later", begun + 0.5), ("again", begun + 2.5)):
+        due = [first + sum(HEAD_WAITS_S[: number + 1]) for number in range(len(HEAD_WAITS_S))]
+        due = [begun + 1.0, *due] if name == "again" else due
+        assert [each[0] for each in sent if each[1:] == (name, 2)] == pytest.approx(due)
+    assert {each[1:] for each in sent} == {("kept", 2), ("later", 2), ("again", 2)}
 
 
 async def test_own_records_are_published_if_others_could_see_them_before_or_after_the_write() -> None:
@@ -207,6 +214,6 @@ async def test_own_records_are_published_if_others_could_see_them_before_or_afte
         expected = [log.index_partition] * (before or after) + [brokers]
         assert [each.batch.partition for each in sent] == [*expected, batches[0].partition]
         assert stored == {(each, 4) for each in (*expected, *([branches] if after else []))}
-        assert set(own.heads._due) == {*expected, batches[0].partition} | ({branches} if after else set())
+        assert set(own.heads.partitions) == {*expected, batches[0].partition} | ({branches} if after else set())
         own.forget([brokers])
-        assert brokers not in own.heads._due
+        assert brokers not in own.heads.partitions
