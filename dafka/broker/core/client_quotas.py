@@ -103,6 +103,8 @@ def find_limit_problem(entity: QuotaEntity, name: str, value: float) -> str:
         return f"there is no quota {name[:100]!r} for {kind}: expected {', '.join(possible)}"
     if not math.isfinite(value) or value <= 0:
         return f"{name}: expected a number above 0, not {value}"
+    if entity.is_ip and not value.is_integer():
+        return f"{name}: expected a whole number, not {value}"
     return ""
 
 

@@ -44,6 +44,12 @@ from dafka.kafka.protocol.messages.access import (
     DescribeAclsResponse,
 )
 
+DELETED_MAX = 10_000
+"""How many ACLs the filters of one request can select for deletion, as in Kafka. Each filter counts for itself."""
+
+SELECTED_AT_ONCE = 1000
+"""How many ACLs are compared with a filter, or described, before other clients are served."""
+
 _NO_USERS = "clients of this broker do not authenticate, so that ACLs have no effect: start it with --users"
 
 _E = TypeVar("_E", bound=IntEnum)
@@ -70,7 +76,10 @@ async def describe_acls(context: RequestContext, request: DescribeAclsRequest) -
         return DescribeAclsResponse(error_code=refused.error_code, error_message=str(refused), resources=[])
     resources: dict[tuple[ResourceType, str, PatternType], list[AclDescription]] = {}
     stored = context.broker.node.tables.state.access.list_acls()
-    for each in dict.fromkeys(filter(chosen.selects, (*stored, *users.list_file_acls()))):
+    selected = dict.fromkeys(await _select(chosen, [*stored, *users.list_file_acls()]))
+    for number, each in enumerate(selected):
+        if number % SELECTED_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
         found = resources.setdefault((each.resource_type, each.name, each.pattern_type), [])
         found.append(
             AclDescription(
@@ -112,36 +121,57 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
     DeleteAclsRequest, require_cluster(Operation.ALTER, DeleteAclsResponse, error_message=None), awaits_metadata=True
 )
 async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Delete the ACLs that filters select. The answer refuses to delete permissions of the file of users."""
-    stored, users = context.broker.node.tables.state.access.list_acls(), context.broker.security.users
-    known = [(each, ErrorCode.NONE) for each in stored]
-    if users is not None:
-        known += [(each, ErrorCode.POLICY_VIOLATION) for each in users.list_file_acls()]
+    """Delete the ACLs that filters select. The answer refuses to delete permissions of the file of users.
+
+    An ACL is in the answer to each filter that selects it. So a filter is refused if the answer would be too large.
+    """
+    stored, users = list(context.broker.node.tables.state.access.list_acls()), context.broker.security.users
+    fixed = [] if users is None else users.list_file_acls()
     deleted: set[Acl] = set()
     results: list[DeleteAclsFilterResult] = []
+    left = DELETED_MAX
     for asked in request.filters:
-        await trio.lowlevel.checkpoint()  # many filters must not delay other clients
-        error, message, found = ErrorCode.NONE, None, []
+        error, message = ErrorCode.NONE, None
+        found, kept = list[Acl](), list[Acl]()
         try:
             _users_of(context)
             chosen = _read_filter(asked)
+            found, kept = await _select(chosen, stored), await _select(chosen, fixed)
+            left = _check_count(left, len(found) + len(kept))
         except RefusedPartError as refused:
             error, message = refused.error_code, str(refused)
-        else:
-            found = [each for each in known if chosen.selects(each[0])]
-        deleted.update(acl for acl, refusal in found if not refusal)
-        matching = [_describe_match(*each) for each in found]
+            found, kept = [], []
+        deleted.update(found)
+        matching = [_describe_match(each) for each in found]
+        matching += [_describe_match(each, ErrorCode.POLICY_VIOLATION) for each in kept]
         results.append(DeleteAclsFilterResult(error_code=error, error_message=message, matching_acls=matching))
-    error, message = await _change(
-        context, [acl for acl, refusal in known if not refusal and acl in deleted], DeleteAcls
-    )
+    error, message = await _change(context, [each for each in stored if each in deleted], DeleteAcls)
     for each in results:
         if error and not each.error_code:
             each.error_code, each.error_message, each.matching_acls = error, message, []
     return DeleteAclsResponse(filter_results=results)
 
 
-def _describe_match(acl: Acl, error: ErrorCode) -> DeleteAclsMatchingAcl:
+async def _select(chosen: AclFilter, acls: Sequence[Acl]) -> list[Acl]:
+    """Return the ACLs that a filter selects. Other clients are served meanwhile."""
+    found: list[Acl] = []
+    for first in range(0, max(len(acls), 1), SELECTED_AT_ONCE):
+        await trio.lowlevel.checkpoint()
+        found += filter(chosen.selects, acls[first : first + SELECTED_AT_ONCE])
+    return found
+
+
+def _check_count(left: int, count: int) -> int:
+    """Return how many ACLs an answer can still have. Raise `RefusedPartError` if they are too few."""
+    if count > left:
+        raise RefusedPartError(
+            f"the filters of the request select more than {DELETED_MAX} ACLs together: send several requests, with "
+            "filters that select fewer ACLs"
+        )
+    return left - count
+
+
+def _describe_match(acl: Acl, error: ErrorCode = ErrorCode.NONE) -> DeleteAclsMatchingAcl:
     return DeleteAclsMatchingAcl(
         error_code=error,
         error_message=explain_file_user(acl.principal.removeprefix(PRINCIPAL_PREFIX)) if error else None,

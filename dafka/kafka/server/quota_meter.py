@@ -18,9 +18,6 @@ BUCKETS_MAX = 10_000
 CLIENT_ID_CHARACTERS_MAX = 255
 """How many characters of a client id are compared, so that long ones take little memory."""
 
-REFUSED_S = 1.0
-"""For how many seconds a connection beyond the rate of its address is kept before it is closed, at most."""
-
 
 class _Meter:
     """What the clients that share a limit have used, and how long they must wait."""
@@ -73,13 +70,16 @@ class QuotaMeter:
         return True, meter.spend(now, amount)
 
     def find_refusal(self, host: str, now: float) -> float | None:
-        """Count a new connection of an address. Return None if it is allowed, or after how many seconds to close it."""
+        """Count a new connection of an address. Return None if it is allowed, or after how many seconds to close it.
+
+        One that is refused does not count, so that the address can open another one as soon as its rate allows.
+        """
         address = normalize_host(host) if self._quotas else ""
         rate = self._quotas.find_connection_rate(address)
         if rate is None:
             return None
         meter = self._meter(QuotaKey.CONNECTION_CREATION_RATE, address, "", rate, now)
-        return None if meter.try_take(now) else min(1 / rate, REFUSED_S)
+        return None if meter.try_take(now) else 1 / rate
 
     def _find(self, key: QuotaKey, user: str, client_id: str | None, now: float) -> _Meter | None:
         if not self._quotas:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,11 +18,11 @@ from dafka import Config
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Acl, AclEffect, AclFilter, Operation, PatternType, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.apis.acls import delete_acls
+from dafka.kafka.apis.acls import delete_acls, describe_acls
 from dafka.kafka.apis.shared.registry import RequestContext
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import RequestHeader
-from dafka.kafka.protocol.messages.access import DeleteAclsRequest
+from dafka.kafka.protocol.messages.access import DeleteAclsRequest, DescribeAclsRequest
 from tests.broker.access.test_acls import draw_acl, draw_filter
 from tests.kafka.apis.door import Client, Door, build, open_door
 from tests.kafka.server.secured import PASSWORD
@@ -186,30 +186,51 @@ def test_more_acls_than_one_command_has_are_created_and_deleted(client: Client) 
     assert describe(client, AclFilter(principal="User:dora")) == []
 
 
-def test_many_filters_do_not_delay_other_clients(door: Door) -> None:
-    filters = [filter_of(AclFilter(name=f"nothing-{number}")) for number in range(100)]
-    request = build(DeleteAclsRequest, {"filters": filters})
+def test_many_filters_and_acls_do_not_delay_other_clients(
+    door: Door, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(client, *(Acl(ResourceType.TOPIC, f"t{each}", "User:dora", Operation.READ) for each in range(30)))
+    monkeypatch.setattr("dafka.kafka.apis.acls.SELECTED_AT_ONCE", 3)
+    filters = [filter_of(AclFilter(name=f"nothing-{number}")) for number in range(20)]
     server = door.broker.kafka
     assert server is not None
     header = RequestHeader(ApiKey.DELETE_ACLS, 3, 1, "test")
     context = RequestContext(server, header, "192.0.2.1", ("192.0.2.2", 9092), "root", door)
-    turns = 0
 
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            await trio.lowlevel.checkpoint()
-            turns += 1
+    async def count_turns(call: Callable[[], Awaitable[object]]) -> int:
+        """Return how often another task runs during a call."""
+        turns = 0
 
-    async def delete_beside() -> None:
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
         async with trio.open_nursery() as nursery:
             nursery.start_soon(take_turns)
-            answer: Any = await delete_acls(context, request)
+            await call()
             nursery.cancel_scope.cancel()
-        assert [each.error_code for each in answer.filter_results] == [ErrorCode.NONE] * len(filters)
+        return turns
 
-    door.call_async(delete_beside)
-    assert turns >= len(filters) - 1
+    deletion, description = (
+        build(DeleteAclsRequest, {"filters": filters}),
+        build(DescribeAclsRequest, filter_of(ANY_ACL)),
+    )
+    assert door.call_async(count_turns, lambda: delete_acls(context, deletion)) >= 20 * 10 - 1
+    assert door.call_async(count_turns, lambda: describe_acls(context, description)) >= 10 + 10 - 1
+
+
+def test_filters_that_select_too_much_together_delete_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dafka.kafka.apis.acls.DELETED_MAX", 3)
+    acls = [Acl(ResourceType.TOPIC, f"t{each}", "User:dora", Operation.READ) for each in range(4)]
+    create(client, *acls)
+    filters = [AclFilter(principal="User:dora", name=name) for name in (None, "t0", "t0", "t1", "t2")]
+    answer = client.ask(ApiKey.DELETE_ACLS, 3, filters=[filter_of(each) for each in filters])
+    found = [(each["error_code"], len(each["matching_acls"])) for each in answer["filter_results"]]
+    assert found == [(ErrorCode.INVALID_REQUEST, 0), (0, 1), (0, 1), (0, 1), (ErrorCode.INVALID_REQUEST, 0)]
+    assert "select more than 3 ACLs together" in answer["filter_results"][0]["error_message"]
+    assert describe(client, AclFilter(principal="User:dora")) == acls[2:]
 
 
 # Users

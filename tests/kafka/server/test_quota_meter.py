@@ -11,7 +11,7 @@ from dafka.broker.core.client_quotas import EntityType, QuotaKey, make_entity
 from dafka.broker.core.metadata.commands import AlterClientQuota
 from dafka.broker.core.metadata.quota_table import QuotaTable
 from dafka.kafka.server import quota_meter
-from dafka.kafka.server.quota_meter import CLIENT_ID_CHARACTERS_MAX, REFUSED_S, WINDOW_S, QuotaMeter
+from dafka.kafka.server.quota_meter import CLIENT_ID_CHARACTERS_MAX, WINDOW_S, QuotaMeter
 from tests.seeds import each_seed
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
@@ -77,11 +77,13 @@ def test_an_address_that_opens_connections_too_fast_is_refused() -> None:
     meter = QuotaMeter(table)
     assert [meter.find_refusal("10.0.0.1", 0) for _ in range(3)] == [None] * 3
     limit(table, {EntityType.IP: "10.0.0.1"}, "2", key)
-    limit(table, {EntityType.IP: None}, "0.01", key)
+    limit(table, {EntityType.IP: None}, "1", key)
     found = [meter.find_refusal("10.0.0.1", 0) for _ in range(22)]
     assert found == [None] * 20 + [0.5] * 2
     assert [meter.find_refusal("10.0.0.1", 1) for _ in range(3)] == [None, None, 0.5]
-    assert [meter.find_refusal("::1", 0) for _ in range(2)] == [None, REFUSED_S]
+    assert [meter.find_refusal("::1", 0) for _ in range(11)] == [None] * 10 + [1]
+    found = [meter.find_refusal("::1", tenth / 10) for tenth in range(40)]
+    assert found.count(None) == 3, "refused connections do not count"
 
 
 def test_a_limited_number_of_clients_is_metered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,12 +93,12 @@ def test_an_address_has_its_own_rate_or_that_of_all_others() -> None:
     for command in (
         AlterClientQuota(make_entity({USER: "::1"}), {QuotaKey.PRODUCER_BYTE_RATE.value: "1"}),
         AlterClientQuota(make_entity({IP: None}), {key: "5"}),
-        AlterClientQuota(make_entity({IP: "::1"}), {key: "2.5"}),
+        AlterClientQuota(make_entity({IP: "::1"}), {key: "2"}),
         AlterClientQuota(make_entity({IP: None}), removed=(key,)),
     ):
         state.apply(Order(command))
         found.append(rates())
-    assert found == [[None, None], [None, None], [5, 5], [2.5, 5], [2.5, None]]
+    assert found == [[None, None], [None, None], [5, 5], [2, 5], [2, None]]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,8 @@ def test_an_address_has_its_own_rate_or_that_of_all_others() -> None:
         ({USER: None, CLIENT: None}, "consumer_byte_rate", 0.5, ""),
         ({CLIENT: "a"}, "controller_mutation_rate", 1.0, ""),
         ({IP: None}, "connection_creation_rate", 1.0, ""),
+        ({IP: None}, "connection_creation_rate", 0.5, "expected a whole number"),
+        ({IP: None}, "connection_creation_rate", 1.5, "expected a whole number"),
         ({}, "producer_byte_rate", 1.0, "the entity is empty"),
         ({IP: "::1", USER: "a"}, "connection_creation_rate", 1.0, "for no user"),
         ({USER: ""}, "producer_byte_rate", 1.0, "the name of the user is empty"),
