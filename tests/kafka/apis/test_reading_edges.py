@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
+from dafka.storage.plugin_helpers import now_ms
 from tests.kafka.apis.door import Client, Door, open_door
+from tests.waiting import poll_until
 
 PLACE = ("t", 0)
 
@@ -103,3 +107,44 @@ def test_any_time_of_a_record_is_kept_and_found(client: Client) -> None:
     for offset, each in enumerate(times[1:], 1):
         found = client.ask_logs(ApiKey.LIST_OFFSETS, 7, {PLACE: {"timestamp": each}})[PLACE]
         assert (found["error_code"], found["offset"], found["timestamp"]) == (0, offset, each)
+
+
+IN_1970, IN_2099 = 0, 4_070_908_800_000
+
+
+@pytest.mark.parametrize("storage", ["memory:", "sqlite:{}/broker.db", "filelog:{}/log?segment_bytes=2000"])
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_records_of_any_time_are_kept_for_as_long_as_others(storage: str, is_tiered: bool, tmp_path: Path) -> None:
+    """They expire by when they were stored. Kafka drops those of 1970 at once, and those of 2099 in 2099."""
+    config = Config().with_store(retention_interval_ms=10)
+    if is_tiered:
+        config = config.with_cold(
+            storage=f"file://{tmp_path}/bucket", local_retention_bytes=3000, segment_bytes=1000, interval_ms=10
+        )
+    with open_door(config, storage=storage.format(tmp_path)) as door, door.connect() as client:
+        client.create_topics("t", logs=1, retention_ms="3600000", message_timestamp_after_max_ms=str(2**63 - 1))
+        for number in range(60):
+            time = (IN_1970, now_ms(), IN_2099)[number % 3]
+            client.append("t", encode_batch(0, [b"%d" % number * 50], timestamps=time))
+        node = door.broker.broker.node
+        if is_tiered:
+            (log,) = door.call(node.logs, "t")
+            stored: Any = node.storage.storage
+            poll_until(lambda: door.call(lambda: stored.cold_end(log.leader_partition)) > 10)
+        retention = node.store.retention
+        assert retention is not None
+        for _ in range(3):
+            assert not door.call_async(retention.apply)
+        assert earliest(client) == 0
+        changed = {"name": "retention.ms", "config_operation": 0, "value": "1"}
+        resource = {"resource_type": 2, "resource_name": "t", "configs": [changed]}
+        client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+        poll_until(lambda: earliest(client) == 60)
+        (part,) = client.ask_logs(ApiKey.FETCH, 4, {PLACE: {}}).values()
+        assert part["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def earliest(client: Client) -> int:
+    (found,) = client.ask_logs(ApiKey.LIST_OFFSETS, 7, {PLACE: {"timestamp": -2}}).values()
+    assert found["error_code"] == 0
+    return int(found["offset"])
