@@ -46,5 +46,5 @@ def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
             raise error(f"unknown {kind} {name!r}: installed are {names}")
     try:
         return _found[group, name].load()
-    except ImportError as reason:
+    except (ImportError, AttributeError) as reason:
         raise error(f"{kind} {name!r} cannot be loaded: {reason}") from reason

@@ -77,6 +77,7 @@ PLUGINS = """\
 [dafka.toys]
 json = json:dumps
 absent = dafka_absent:open
+renamed = json:no_such_name
 """
 
 
@@ -93,8 +94,9 @@ def test_a_plugin_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytes
     (metadata / "entry_points.txt").write_text(PLUGINS)
     monkeypatch.syspath_prepend(tmp_path)
     assert load_plugin("dafka.toys", "json", StorageError) is json.dumps
-    assert fail_to_load("other") == "unknown toys 'other': installed are absent, json"
+    assert fail_to_load("other") == "unknown toys 'other': installed are absent, json, renamed"
     assert fail_to_load("absent") == "toys 'absent' cannot be loaded: No module named 'dafka_absent'"
+    assert fail_to_load("renamed").startswith("toys 'renamed' cannot be loaded: module 'json' has no attribute")
 
 
 def test_importing_the_package_imports_none_of_its_modules_and_every_public_name_can_be_imported() -> None:

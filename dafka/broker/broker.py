@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
@@ -18,6 +18,7 @@ from dafka.broker.connections.machine_memory import find_memory_bytes
 from dafka.broker.connections.memory import Memory
 from dafka.broker.connections.security import ServerSecurity
 from dafka.broker.connections.tcp_server import Stopping
+from dafka.broker.coordinator.assignors import load_assignors
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
@@ -29,6 +30,7 @@ from dafka.broker.coordinator.share_store import ShareStore
 from dafka.broker.coordinator.transaction_joins import TransactionJoins
 from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, SHARDS
+from dafka.broker.core.groups.consumer.assignors import DEFAULT_ASSIGNORS, Assignor
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.groups.share.settings import DEFAULT_SETTINGS, ShareSettings, read_settings
@@ -89,11 +91,18 @@ class StartupProgress:
 class Broker:
     """A broker with its coordinators, started by `open_broker`. `listeners` are its servers."""
 
-    def __init__(self, node: BrokerNode, config: Config, security: ServerSecurity) -> None:
+    def __init__(
+        self,
+        node: BrokerNode,
+        config: Config,
+        security: ServerSecurity,
+        assignors: Mapping[str, Assignor] = DEFAULT_ASSIGNORS,
+    ) -> None:
         """Create the broker. Programs call `open_broker` instead."""
         self.node = node
         self.config = config
         self.security = security
+        self._assignors = assignors
         if security.users is not None:
             security.users.join(node.tables.state.access)
         self.memory = Memory(config.broker.memory or find_memory_bytes() // 4)
@@ -196,7 +205,7 @@ class Broker:
             node.storage.waits,
             node.leases,
             node.tables.state.deleted_ids,
-            GroupCoordinator(groups, lambda: str(uuid.uuid4()), node.log_table),
+            GroupCoordinator(groups, lambda: str(uuid.uuid4()), node.log_table, self._assignors),
             TransactionCoordinator(transactions, ProducerIds(log.number, SHARDS)),
             self.participants.end,
         )
@@ -218,11 +227,12 @@ async def open_broker(
     If the broker belongs to a cluster of several, the block begins as soon as the broker has read what it has stored of
     the cluster, so that clients can read that. See `Broker.has_started`.
     """
+    assignors = load_assignors(config.kafka.consumer_assignors)
     async with trio.open_nursery() as nursery:
         node: BrokerNode = await nursery.start(serve_broker, config)
         if progress is not None:
             progress.node = node
-        broker = Broker(node, config, security)
+        broker = Broker(node, config, security, assignors)
         nursery.start_soon(broker.run)
         nursery.start_soon(security.keep_current)
         if node.has_started.is_set():

@@ -22,6 +22,7 @@ from dafka.config.values import (
     check_host,
     check_listen_address,
     check_milliseconds,
+    check_names,
     check_text,
     check_texts,
     check_towers,
@@ -412,6 +413,11 @@ class KafkaConfig:
         default=5000, converter=to_milliseconds, validator=check_milliseconds(1)
     )
     """How often such a member sends a heartbeat. Kafka calls it `group.consumer.heartbeat.interval.ms`."""
+    consumer_assignors: tuple[str, ...] = attrs.field(
+        default=("uniform", "range"), converter=to_texts, validator=check_names
+    )
+    """The assignors from which such a group can choose: `uniform`, `range`, and those of installed plugins. The first
+    one is for groups that choose none. Use the same value on all brokers. Kafka calls it `group.consumer.assignors`."""
 
 
 @attrs.frozen(kw_only=True)

@@ -173,6 +173,13 @@ def check_texts(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         raise _refuse(attribute, "text, or a list of texts", value)
 
 
+def check_names(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is a tuple of different names, at least one."""
+    check_texts(_, attribute, value)
+    if not value or not all(value) or len(set(value)) < len(value):
+        raise _refuse(attribute, "different names, at least one", value)
+
+
 def check_host(section: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Check that a value is a host's name or address, or empty."""
     check_text(section, attribute, value)

@@ -123,6 +123,7 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
         ("connections.max.idle.ms", kafka.idle_ms, _LONG, "[kafka] idle_ms"),
         ("default.replication.factor", config.broker.replicas, _INT, "[broker] replicas"),
         ("delete.topic.enable", "true", _BOOLEAN, ""),
+        ("group.consumer.assignors", ",".join(kafka.consumer_assignors), _LIST, "[kafka] consumer_assignors"),
         (
             "group.consumer.heartbeat.interval.ms",
             kafka.consumer_heartbeat_interval_ms,

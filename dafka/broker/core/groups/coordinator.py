@@ -10,6 +10,7 @@ import attrs
 from dafka.broker.core.coordination.effects import Action, Answer, Token, write_state
 from dafka.broker.core.coordination.state_records import GROUPS_TOPIC, OFFSETS_TOPIC, StateRecord, decode_key
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.consumer.assignors import DEFAULT_ASSIGNORS, Assignor
 from dafka.broker.core.groups.consumer.group import ConsumerGroup
 from dafka.broker.core.groups.consumer.members import JOINING_EPOCH
 from dafka.broker.core.groups.consumer.membership import ConsumerMembership
@@ -66,11 +67,12 @@ class GroupCoordinator:
         settings: GroupSettings,
         make_id: Callable[[], str],
         log_table: LogTable,
+        assignors: Mapping[str, Assignor] = DEFAULT_ASSIGNORS,
     ) -> None:
         self._settings = settings
         self._log_table = log_table
         self._membership = Membership(settings, make_id)
-        self._consumers = ConsumerMembership(settings, log_table, make_id)
+        self._consumers = ConsumerMembership(settings, log_table, make_id, assignors)
         self.shares = ShareCoordinator(settings, log_table, make_id)
         self._memberships = (self._membership, self._consumers, self.shares.membership)
         self._offsets = CommittedOffsets()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import attrs
@@ -33,8 +34,6 @@ class Subscriber:
 class Assignor(Protocol):
     """Decides which member reads which logs."""
 
-    name: str
-
     def assign(self, members: Mapping[str, Subscriber], log_counts: Mapping[str, int]) -> dict[str, Assignment]:
         """Return the logs of each member, by member id.
 
@@ -46,8 +45,6 @@ class Assignor(Protocol):
 
 class UniformAssignor:
     """Gives all members the same number of logs, as far as their topics allow, and moves as few logs as possible."""
-
-    name = "uniform"
 
     def assign(self, members: Mapping[str, Subscriber], log_counts: Mapping[str, int]) -> dict[str, Assignment]:
         """Return the logs of each member, by member id."""
@@ -66,8 +63,6 @@ class RangeAssignor:
 
     Members get logs of the same numbers of topics that have the same number of logs and the same readers.
     """
-
-    name = "range"
 
     def assign(self, members: Mapping[str, Subscriber], log_counts: Mapping[str, int]) -> dict[str, Assignment]:
         """Return the logs of each member, by member id."""
@@ -153,12 +148,37 @@ class _Shares:
         return count > 0
 
 
-DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (UniformAssignor(), RangeAssignor())
-"""The assignors of every broker. Groups whose members prefer none use the first one."""
+DEFAULT_ASSIGNORS: Mapping[str, Assignor] = MappingProxyType({"uniform": UniformAssignor(), "range": RangeAssignor()})
+"""The assignors of every broker, by name. Groups whose members prefer none use the first one."""
 
 
-def choose_assignor(preferred: Iterable[str], assignors: Mapping[str, Assignor]) -> Assignor:
-    """Return the existing assignor that most members prefer; the first one if they prefer none."""
+def choose_assignor(preferred: Iterable[str], assignors: Mapping[str, Assignor]) -> str:
+    """Return the name of the assignor that most members prefer; of the first one if they prefer none that exists."""
     votes = Counter(name for name in preferred if name in assignors)
     names = list(assignors)
-    return assignors[max(names, key=lambda each: (votes[each], -names.index(each)))]
+    return max(names, key=lambda each: (votes[each], -names.index(each)))
+
+
+def find_assignment_problem(
+    found: Mapping[str, Collection[LogKey]], members: Mapping[str, Subscriber], log_counts: Mapping[str, int]
+) -> str:
+    """Return how an assignment breaks the contract of `Assignor.assign`; empty if it does not."""
+    strangers = found.keys() - members.keys()
+    if strangers:
+        return f"there is no member {min(strangers)!r}"
+    owners: dict[LogKey, str] = {}
+    for member_id, logs in found.items():
+        for topic_id, number in logs:
+            log = LogKey(topic_id, number)
+            if not 0 <= number < log_counts.get(topic_id, 0):
+                return f"the topic {topic_id!r} has no log {number}"
+            if topic_id not in members[member_id].topic_ids:
+                return f"{member_id!r} does not read the topic {topic_id!r}"
+            if owners.setdefault(log, member_id) != member_id:
+                return f"log {number} of the topic {topic_id!r} has two readers, {owners[log]!r} and {member_id!r}"
+    read = frozenset[str]().union(*(each.topic_ids for each in members.values()))
+    for topic_id in sorted(read & log_counts.keys()):
+        for number in range(log_counts[topic_id]):
+            if LogKey(topic_id, number) not in owners:
+                return f"log {number} of the topic {topic_id!r} has no reader"
+    return ""

@@ -198,7 +198,7 @@ class ConsumerGroup:
 
     def assign(self, assignors: Mapping[str, Assignor]) -> list[str]:
         """Assign the logs of the present topics to the present members. Return the members whose logs change."""
-        assignor = choose_assignor((each.assignor for each in self._members.values()), assignors)
+        name = choose_assignor((each.assignor for each in self._members.values()), assignors)
         ids = {name: topic.topic_id for name, topic in self.topics.items()}
         subscribers = {
             member_id: Subscriber(
@@ -210,10 +210,10 @@ class ConsumerGroup:
             for member_id, each in self._members.items()
         }
         counts = {topic.topic_id: topic.log_count for topic in self.topics.values()}
-        found = assignor.assign(subscribers, counts)
+        found = assignors[name].assign(subscribers, counts)
         changed = [each for each in self._members if found.get(each, NOTHING) != self.targets.get(each)]
         self.targets = {each: found.get(each, NOTHING) for each in self._members}
-        self.target_epoch, self.assignor = self.epoch, assignor.name
+        self.target_epoch, self.assignor = self.epoch, name
         return changed
 
 

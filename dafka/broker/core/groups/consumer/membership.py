@@ -13,6 +13,7 @@ import attrs
 from dafka.broker.core.coordination.effects import Action, Answer, Token, write_state
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.consumer.assignors import Assignor
 from dafka.broker.core.groups.consumer.classic_members import ClassicMembers
 from dafka.broker.core.groups.consumer.group import ConsumerGroup, StoredGroup
 from dafka.broker.core.groups.consumer.members import (
@@ -51,11 +52,12 @@ class ConsumerMembership:
         settings: GroupSettings,
         log_table: LogTable,
         make_id: Callable[[], str],
+        assignors: Mapping[str, Assignor],
     ) -> None:
         self._settings = settings
         self._make_id = make_id
         self._groups: dict[str, ConsumerGroup] = {}
-        self._rebalancer = ConsumerRebalancer(settings, log_table)
+        self._rebalancer = ConsumerRebalancer(settings, log_table, assignors)
         self.classic = ClassicMembers(settings, self._groups, self._rebalancer, make_id)
 
     @property

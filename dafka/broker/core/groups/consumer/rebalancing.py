@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from dafka.broker.core.coordination.deadlines import Deadlines
 from dafka.broker.core.coordination.state_records import StateRecord
-from dafka.broker.core.groups.consumer.assignors import DEFAULT_ASSIGNORS, Assignor
+from dafka.broker.core.groups.consumer.assignors import Assignor
 from dafka.broker.core.groups.consumer.group import ConsumerGroup
 from dafka.broker.core.groups.consumer.members import NOTHING, Assignment, Member, MemberState
 from dafka.broker.core.groups.consumer.reconciliation import reconcile
@@ -23,10 +23,10 @@ _Timer: TypeAlias = tuple[str, str, str]
 
 
 class ConsumerRebalancer:
-    """The assignments and the time limits of all consumer groups."""
+    """The assignments and the time limits of all consumer groups, with assignors by name."""
 
-    def __init__(self, settings: GroupSettings, log_table: LogTable) -> None:
-        self.assignors: Mapping[str, Assignor] = {each.name: each for each in DEFAULT_ASSIGNORS}
+    def __init__(self, settings: GroupSettings, log_table: LogTable, assignors: Mapping[str, Assignor]) -> None:
+        self.assignors = assignors
         self.log_table = log_table
         self._settings = settings
         self._deadlines: Deadlines[_Timer] = Deadlines()

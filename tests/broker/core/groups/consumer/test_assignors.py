@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Collection, Mapping
 from random import Random
 
 import attrs
 
 from dafka.broker.core.groups.consumer.assignors import (
     DEFAULT_ASSIGNORS,
-    Assignor,
     RangeAssignor,
     Subscriber,
     UniformAssignor,
     choose_assignor,
+    find_assignment_problem,
 )
 from dafka.broker.core.groups.consumer.members import Assignment
 from dafka.broker.core.metadata.log_replicas import LogKey
@@ -33,10 +35,39 @@ def draw_group(draw: Random) -> tuple[Members, dict[str, int]]:
 
 def check_readers(found: dict[str, Assignment], members: Members, counts: dict[str, int]) -> None:
     assert found.keys() == members.keys()
+    assert is_possible(found, members, counts)
+    assert not find_assignment_problem(found, members, counts)
+
+
+def is_possible(found: Mapping[str, Collection[LogKey]], members: Members, counts: dict[str, int]) -> bool:
+    """Return whether each log has one reader, of those that read its topic."""
     read = {topic for each in members.values() for topic in each.topic_ids}
     wanted = Counter(LogKey(topic, number) for topic in read for number in range(counts[topic]))
-    assert Counter(log for logs in found.values() for log in logs) == wanted
-    assert all(log.topic_id in members[each].topic_ids for each, logs in found.items() for log in logs)
+    return (
+        Counter(log for logs in found.values() for log in logs) == wanted
+        and found.keys() <= members.keys()
+        and all(log.topic_id in members[each].topic_ids for each, logs in found.items() for log in logs)
+    )
+
+
+def test_what_is_wrong_in_an_assignment_is_found() -> None:
+    outcomes = set()
+    for seed in range(400):
+        draw = Random(seed)
+        members, counts = draw_group(draw)
+        found: dict[str, set[LogKey]] = {
+            each: set(logs) for each, logs in UniformAssignor().assign(members, counts).items()
+        }
+        for _ in range(draw.randint(0, 2)):
+            member = draw.choice([*members, "stranger"])
+            log = LogKey(draw.choice([*counts, "t9"]), draw.randint(-1, 8))
+            change = draw.choice([set.add, set.discard])
+            change(found.setdefault(member, set()), log)
+        problem = find_assignment_problem(found, members, counts)
+        is_known = "stranger" not in found
+        assert (not problem) == (is_known and is_possible(found, members, counts)), (seed, problem)
+        outcomes.add(re.sub(r"'[^']*'|-?[0-9]+", "", problem))
+    assert len(outcomes) == 6, "each problem is found"
 
 
 def test_uniform_shares_are_fair_and_stay() -> None:
@@ -86,7 +117,6 @@ def test_ranges_are_neighbors_and_the_same_in_topics_of_one_size() -> None:
 
 
 def test_the_assignor_that_most_members_prefer_is_used() -> None:
-    assignors: dict[str, Assignor] = {each.name: each for each in DEFAULT_ASSIGNORS}
     for preferred, expected in (
         ([], "uniform"),
         (["", "range"], "range"),
@@ -94,4 +124,4 @@ def test_the_assignor_that_most_members_prefer_is_used() -> None:
         (["range", "unknown", "unknown"], "range"),
         (["uniform", "range", "range"], "range"),
     ):
-        assert choose_assignor(preferred, assignors).name == expected
+        assert choose_assignor(preferred, DEFAULT_ASSIGNORS) == expected
