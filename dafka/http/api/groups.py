@@ -11,7 +11,7 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.group import ConsumerGroupState
 from dafka.broker.core.groups.group import GroupState
-from dafka.broker.core.groups.results import SHARE, DescribedGroup, DescribedMember, FetchedOffset
+from dafka.broker.core.groups.results import CLASSIC, CONSUMER, SHARE, DescribedGroup, DescribedMember, FetchedOffset
 from dafka.broker.core.groups.subscriptions import CONSUMER_PROTOCOL, read_assignment
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.api.registry import Answer, Parameter, RequiredPermission, Route
@@ -27,11 +27,13 @@ GroupName: TypeAlias = Annotated[str, doc("The name of the group.")]
 _ALL_STATES = (*GroupState, *ConsumerGroupState)
 _STATES = tuple(dict.fromkeys(each.value for each in _ALL_STATES if each is not GroupState.DEAD))
 State: TypeAlias = Annotated[str, doc("Its state, under Kafka's name.", enum=_STATES)]
+_TYPES = (CLASSIC, CONSUMER, SHARE)
+Type: TypeAlias = Annotated[
+    str, doc("Its type, under Kafka's name. The broker assigns the logs of all but `classic` groups.", enum=_TYPES)
+]
 ProtocolType: TypeAlias = Annotated[
     str,
-    doc(
-        "What kind of group it is: `consumer` for consumers, `share` for a share group; empty if it never had members."
-    ),
+    doc("What its members do: `consumer` for consumers, `share` for a share group; empty if it never had members."),
 ]
 
 
@@ -40,6 +42,7 @@ class ListedGroup(Document):
 
     group: GroupName
     state: State
+    type: Type
     protocol_type: ProtocolType
     member_count: Annotated[Count, doc("Its members.")]
 
@@ -48,7 +51,7 @@ class GroupPage(Document):
     """A page of groups, by name."""
 
     groups: list[ListedGroup]
-    group_count: Annotated[Count, doc("The number of groups with this prefix and state that the user may use.")]
+    group_count: Annotated[Count, doc("The number of groups with this prefix, state and type that the user may use.")]
     next: Annotated[str | None, doc("The value of `after` for the next page; null on the last page.")]
 
 
@@ -86,6 +89,7 @@ class Group(Document):
 
     group: GroupName
     state: State
+    type: Type
     protocol_type: ProtocolType
     assignor: Annotated[str, doc("How logs are assigned, while the group is stable.")]
     generation: Annotated[int, doc("How often the members have been assigned logs.", ge=-1)]
@@ -115,6 +119,7 @@ class NewOffsets(Document):
         Parameter("after", Annotated[str, doc("The name after which the page begins: `next` of the page before.")], ""),
         Parameter("limit", Annotated[int, doc("The number of groups.", ge=1, le=PAGE_MAX)], 100),
         Parameter("state", Annotated[Literal.__getitem__(_STATES), doc("The state.")]),
+        Parameter("type", Annotated[Literal.__getitem__(_TYPES), doc("The type.")]),
     ],
 )
 async def list_groups(request: Request) -> GroupPage:
@@ -162,7 +167,8 @@ async def _list_here(request: Request) -> GroupPage:
     """Return a page of the groups that this broker coordinates."""
     groups, query, permissions = request.broker.groups, request.query, request.principal.permissions
     try:
-        found = await groups.list_groups([] if query["state"] is None else [query["state"]])
+        wanted = ([] if query[name] is None else [query[name]] for name in ("state", "type"))
+        found = await groups.list_groups(*wanted)
     except CoordinatorError:
         problem = request.broker.node.storage.waits.problem or "it takes too long"
         raise WebError("storage_failed", f"the groups cannot be read: {problem}") from None
@@ -173,7 +179,10 @@ async def _list_here(request: Request) -> GroupPage:
     )
     page, following = find_page(names, request)
     described = (await groups.describe_groups(page)).values()
-    listed = [ListedGroup(each.group_id, each.state, each.protocol_type, len(each.members)) for each in described]
+    listed = [
+        ListedGroup(each.group_id, each.state, each.group_type, each.protocol_type, len(each.members))
+        for each in described
+    ]
     return GroupPage(listed, len(names), following)
 
 
@@ -226,7 +235,17 @@ async def _describe_here(request: Request, group: DescribedGroup) -> Group:
         )
         for partition, committed in sorted((await _find_offsets(broker, group)).items())
     ]
-    return Group(name, group.state, group.protocol_type, group.protocol, group.generation_id, members, offsets, 0)
+    return Group(
+        group=name,
+        state=group.state,
+        type=group.group_type,
+        protocol_type=group.protocol_type,
+        assignor=group.protocol,
+        generation=group.generation_id,
+        members=members,
+        offsets=offsets,
+        lag=0,
+    )
 
 
 async def _find_offsets(broker: Broker, group: DescribedGroup) -> dict[TopicPartition, FetchedOffset]:

@@ -43,11 +43,15 @@ async def test_a_group_shows_its_members_their_logs_and_its_lag(protocol: str) -
                 group = (await web.get("/groups/billing")).document
                 (member,) = group["members"]
                 assert (group["state"], group["protocol_type"], group["lag"]) == ("Stable", "consumer", 1)
+                assert group["type"] == protocol
                 assert (member["client_id"], member["assignment"]) == ("shop", {"orders": [0, 1]})
                 found = [(each["log"], each["offset"], each["lag"], each["member_id"]) for each in group["offsets"]]
                 assert found == [(0, 3, 0, member["member_id"]), (1, 1, 1, member["member_id"])]
-                listed = (await web.get("/groups?state=Stable")).document["groups"]
-                assert [(each["group"], each["member_count"]) for each in listed] == [("billing", 1)]
+                listed = (await web.get(f"/groups?state=Stable&type={protocol}")).document["groups"]
+                assert [(each["group"], each["type"], each["member_count"]) for each in listed] == [
+                    ("billing", protocol, 1)
+                ]
+                assert (await web.get("/groups?type=share")).document["groups"] == []
                 for state in ("Empty", "Assigning", "PreparingRebalance"):
                     assert (await web.get(f"/groups?state={state}")).document["groups"] == []
                 assert (await web.request("DELETE", "/groups/billing")).code == "conflict"
@@ -76,7 +80,8 @@ async def test_a_share_group_shows_its_members_and_where_it_is() -> None:
             while not (group := (await web.get("/groups/workers")).document)["offsets"]:
                 await trio.to_thread.run_sync(consumer.poll, 0.1)
             (member,) = group["members"]
-            assert (group["state"], group["protocol_type"], group["assignor"]) == ("Stable", "share", "simple")
+            assert (group["state"], group["type"], group["assignor"]) == ("Stable", "share", "simple")
+            assert group["protocol_type"] == "share"
             assert (member["client_id"], member["assignment"]) == ("shop", {"jobs": [0]})
             (offset,) = group["offsets"]
             assert (offset["offset"], offset["lag"], offset["member_id"]) == (1, 0, member["member_id"])
@@ -93,13 +98,14 @@ async def test_a_share_group_shows_its_members_and_where_it_is() -> None:
 class Coordinator:
     names: Sequence[str]
 
-    async def list_groups(self, _states: Sequence[str]) -> list[Any]:
+    async def list_groups(self, _states: Sequence[str], _types: Sequence[str]) -> list[Any]:
         await trio.lowlevel.checkpoint()
         return [SimpleNamespace(group_id=each) for each in self.names]
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, Any]:
         await trio.lowlevel.checkpoint()
-        return {each: SimpleNamespace(group_id=each, state="Empty", protocol_type="", members=[each]) for each in names}
+        given: dict[str, Any] = {"state": "Empty", "group_type": "classic", "protocol_type": ""}
+        return {each: SimpleNamespace(group_id=each, members=[each], **given) for each in names}
 
 
 async def get_page(
@@ -117,7 +123,7 @@ async def get_page(
         broker=SimpleNamespace(groups=brokers[0]),
         principal=SimpleNamespace(permissions=user),
         is_forwarded=is_forwarded,
-        query={"prefix": "", "after": "", "state": None, **query},
+        query={"prefix": "", "after": "", "state": None, "type": None, **query},
         web=SimpleNamespace(other_brokers=SimpleNamespace(get_all=ask_others)),
     )
     return await list_groups(cast(Any, request))

@@ -89,6 +89,7 @@ export function GroupPage({ route, session }) {
   };
   const items = [
     ["State", html`<${GroupState} state=${group.state} />`],
+    ["Type", group.type],
     ["Members", count(group.members.length)],
     ["Lag", count(total), "records"],
     ["Assigned by", group.assignor || "–"],

@@ -18,7 +18,7 @@ const COLUMNS = [
   { name: "group", title: "Group", sort: (each) => each.group, render: (each) => html`<a class="mono" title=${each.group} href=${href(["groups", each.group])}>${each.group}</a>` },
   { name: "state", title: "State", width: "150px", sort: (each) => each.state, render: (each) => html`<${GroupState} state=${each.state} />` },
   { name: "members", title: "Members", number: true, width: "100px", sort: (each) => each.member_count, render: (each) => count(each.member_count) },
-  { name: "kind", title: "Kind", wide: true, width: "130px", sort: (each) => each.protocol_type, render: (each) => each.protocol_type || html`<span class="muted">–</span>` },
+  { name: "type", title: "Type", wide: true, width: "130px", sort: (each) => each.type, render: (each) => each.type },
 ];
 
 export function Groups() {
