@@ -105,6 +105,22 @@ def test_errors_of_acls_are_one_sentence(secured: Broker, arguments: list[str], 
     assert secured.error(*acl(*arguments)).startswith(sentence)
 
 
+def test_a_watched_command_asks_for_the_password_once(secured: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("dafka.cli.kafka.options.sleep", sleep)
+    for command in (["group", "list"], ["topic", "list", "--json"]):
+        rounds.clear()
+        asked = [*command, "--watch", "1s", "--kafka", secured.servers, "--user", "root"]
+        found = CliRunner().invoke(main, asked, input=f"{PASSWORD}\n")
+        assert (found.exit_code, len(rounds), found.stderr) == (0, 3, ""), found.output
+
+
 @pytest.mark.parametrize("password", ["secret", "p\u00e4ss \u00aaword"])
 def test_users_of_the_cluster_are_added_listed_and_removed(secured: Broker, tmp_path: Path, password: str) -> None:
     path = tmp_path / "new"

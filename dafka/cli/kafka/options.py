@@ -123,7 +123,7 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapper(*args: Any, http: str, tls_ca: str, user: str, password_file: str | None, **others: Any) -> Any:
-        client = HttpClient(http, tls_ca, user, read_password(password_file) if user else "")
+        client = HttpClient(http, tls_ca, user, _read_own_password(password_file) if user else "")
         with usage_mistakes():
             return command(*args, client=client, **others)
 
@@ -154,6 +154,9 @@ def client_or_node_options(ask_cluster: Callable[..., Any]) -> Callable[[Callabl
     return decorate
 
 
+_PASSWORD = f"{__name__}.password"
+"""The key under which the context of a command has the password."""
+
 _ACCESS = {"kafka", "tls", "tls_ca", "tls_certificate", "tls_key", "user", "password_file", "mechanism"}
 
 
@@ -165,8 +168,17 @@ def _take_access(given: dict[str, Any]) -> Access:
     if found is None or not found[1].isdecimal():
         raise UsageMistake(f"--kafka: expected HOST:PORT, such as {DEFAULT_KAFKA_LISTEN}, not {kafka!r}")
     access["tls"] = bool(access["tls"] or access["tls_ca"] or access["tls_certificate"])
-    password = read_password(password_file) if access["user"] else ""
+    password = _read_own_password(password_file) if access["user"] else ""
     return Access(found[0].strip("[]"), int(found[1]), password=password, **access)
+
+
+def _read_own_password(path: str | None) -> str:
+    """Return the password with which a command authenticates. A command that is repeated asks for it once."""
+    known = click.get_current_context().meta
+    if _PASSWORD not in known:
+        known[_PASSWORD] = read_password(path)
+    password: str = known[_PASSWORD]
+    return password
 
 
 def read_password(path: str | None, *, is_new: bool = False) -> str:
