@@ -1,7 +1,8 @@
 """Samples of everything that dafka stores or sends between brokers, as each release has written them.
 
-`python -m tests.formats.samples VERSION` records the present formats in the folder of a release. A folder is recorded
-once, when the release is made, and never changed.
+`python -m tests.formats.samples NAME` records the present formats in a folder: that of a release, or `level-N` when the
+feature level N is complete, since clusters of development versions have it, too. A folder is recorded once, and never
+changed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,27 @@ from dafka.broker.access.users_file import User, write_users
 from dafka.broker.core.acls import Acl, AclEffect, Operation, PatternType, ResourceType
 from dafka.broker.core.client_quotas import EntityType, make_entity
 from dafka.broker.core.coordination.state_records import StateRecord
+from dafka.broker.core.groups.consumer import records as consumer_records
+from dafka.broker.core.groups.consumer.group import ConsumerGroup, KnownTopic, StoredGroup
+from dafka.broker.core.groups.consumer.members import ClassicProtocol, Member, MemberState, Subscription
+from dafka.broker.core.groups.consumer.records import StoredMember
 from dafka.broker.core.groups.records import CommittedOffset, OffsetKey, decode_group, decode_offset, encode_offset
-from dafka.broker.core.log.entries import BatchEntry, IndexRewriteEntry, RunEntry, decode_entries, encode_entries
+from dafka.broker.core.groups.share import records as share_records
+from dafka.broker.core.groups.share.members import ShareGroup, ShareMember
+from dafka.broker.core.groups.share.runs import RecordState
+from dafka.broker.core.groups.share.state import SharePartitionKey, ShareState, StoredRun
+from dafka.broker.core.log.entries import (
+    BatchEntry,
+    DroppedEntry,
+    EpochStartEntry,
+    IndexRewriteEntry,
+    LogStartEntry,
+    MarkerEntry,
+    NextStartEntry,
+    RunEntry,
+    decode_entries,
+    encode_entries,
+)
 from dafka.broker.core.metadata.brokers import BrokerRegistration, decode_broker, encode_broker
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
@@ -56,12 +76,12 @@ from dafka.broker.core.metadata.commands import (
     encode_order,
 )
 from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
-from dafka.broker.core.metadata.log_replicas import Reason
+from dafka.broker.core.metadata.log_replicas import LogKey, Reason
 from dafka.broker.core.metadata.snapshots import Snapshot, parse_snapshot
 from dafka.broker.core.metadata.store_check import StoreClaim
 from dafka.broker.core.metadata.store_record import StoreRecord, decode_store_record, encode_store_record
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.positions import Offset, ProducerSequence, RecordSequence
+from dafka.broker.core.positions import AtOffset, Offset, ProducerSequence, RecordSequence
 from dafka.broker.core.replication.checkpoints import Checkpoint, Restart, decode_checkpoint, encode_checkpoint
 from dafka.broker.core.replication.records import (
     EpochEnd,
@@ -75,7 +95,13 @@ from dafka.broker.core.replication.records import (
 from dafka.broker.core.rounds import Round, RoundKind, RoundReply, answer_round, ask_round
 from dafka.broker.core.scram_credentials import ScramCredential, ScramMechanism
 from dafka.broker.core.topic_partition import TopicPartition
-from dafka.broker.core.transactions.transaction import Transaction, decode_transaction, encode_transaction
+from dafka.broker.core.transactions.producer_ids import ProducerIds
+from dafka.broker.core.transactions.transaction import (
+    Transaction,
+    TransactionPhase,
+    decode_transaction,
+    encode_transaction,
+)
 from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
@@ -121,7 +147,7 @@ LATER_COMMANDS: list[Command] = [
     AlterClientQuota(make_entity({EntityType.USER: "anne", EntityType.CLIENT_ID: None}), {"x": "1"}, ("y",)),
     AlterGroupSettings("group", {"x": "1"}),
 ]
-"""Commands of later feature levels, which the next release records."""
+"""Commands of the feature level 3."""
 RECORDS = [
     RecordBatch(PARTITION, 0, [b"first", None], keys=[b"key", None], timestamps=[1_700_000_000_000, 1_700_000_000_001]),
     RecordBatch(PARTITION, 2, [b"third"], headers=[(("name", b"value"),)], timestamps=[1_700_000_000_002]),
@@ -149,16 +175,23 @@ def _order(command: Command) -> Order:
 
 
 Decode = Callable[[bytes], object]
+
+
+def sample_snapshot(*later: Command) -> tuple[Snapshot, Callable[[Snapshot], bytes], Decode]:
+    return (
+        Snapshot(Offset(1000), dict(apply_commands(*later).records)),
+        lambda snapshot: snapshot.text,
+        lambda text: Snapshot(Offset(1000), dict(parse_snapshot(text).restore(SUPPORT).records)),
+    )
+
+
 VALUES: dict[str, tuple[object, Callable[[Any], bytes], Decode]] = {
     **{
         f"{number:02} {each.KIND}": (_order(each), encode_order, lambda value: decode_order(value, SUPPORT))
-        for number, each in enumerate(COMMANDS)
+        for number, each in enumerate((*COMMANDS, *LATER_COMMANDS))
     },
-    "snapshot": (
-        Snapshot(Offset(1000), dict(apply_commands().records)),
-        lambda snapshot: snapshot.text,
-        lambda text: Snapshot(Offset(1000), dict(parse_snapshot(text).restore(SUPPORT).records)),
-    ),
+    "snapshot": sample_snapshot(),
+    "snapshot of level 3": sample_snapshot(*LATER_COMMANDS),
     "store record": (
         StoreRecord("D" * 32, ("A", "B"), 7, 1, ("s1", "s2"), "E" * 32, "A"),
         encode_store_record,
@@ -190,6 +223,20 @@ VALUES: dict[str, tuple[object, Callable[[Any], bytes], Decode]] = {
         encode_entries,
         decode_entries,
     ),
+    "index of each kind": (
+        [
+            EpochStartEntry(Offset(1), 1024),
+            RunEntry(Offset(1), "", RecordSequence(0), 0),
+            BatchEntry(AtOffset(Offset(2)), 2, 7, 0, None, 1, 1_700_000_000_000),
+            MarkerEntry(Offset(4), RecordSequence(2), 7, 1, 1, 1_700_000_000_001, AtOffset(Offset(2))),
+            MarkerEntry(Offset(5), AtOffset(Offset(5)), 8, 0, 0, 1_700_000_000_002, None),
+            DroppedEntry("P" * 32, RecordSequence(3)),
+            NextStartEntry(Offset(3)),
+            LogStartEntry(Offset(3)),
+        ],
+        encode_entries,
+        decode_entries,
+    ),
     "member of a group without brokers": (
         MemberRecord(lease_ms=100, topics=("orders",), stores=2, positions={PARTITION: Position(1, 2)}),
         encode_member_record,
@@ -216,7 +263,110 @@ GROUP = StateRecord(
     b'{"version":1,"state":"Empty","state_since_ms":5,"generation_id":3,"protocol_type":"consumer","protocol_name":null,'
     b'"leader":null,"members":[]}',
 )
+OWN_EPOCH = attrs.evolve(
+    TRANSACTION,
+    has_own_epoch=True,
+    phase=TransactionPhase.PREPARE_COMMIT,
+    partitions=frozenset({TopicPartition("orders", 1)}),
+    groups=frozenset({"readers"}),
+    started_at_ms=8,
+)
+HELD, OTHER = frozenset({LogKey("1D", 0), LogKey("1D", 2)}), frozenset({LogKey("1D", 1)})
+MEMBER = Member(
+    member_id="m",
+    instance_id="i",
+    rack="r",
+    client_id="c",
+    client_host="/10.0.0.1",
+    rebalance_timeout_ms=300_000,
+    subscription=Subscription(frozenset({"orders"}), "vis.*", frozenset({"visits"})),
+    assignor="range",
+    epoch=4,
+    previous_epoch=3,
+    state=MemberState.REVOKING,
+    assigned=HELD,
+    revoking=OTHER,
+    classic=ClassicProtocol(45_000, (("range", b"metadata"),)),
+)
+SHARE_MEMBER = ShareMember(
+    member_id="m",
+    rack="r",
+    client_id="c",
+    client_host="/10.0.0.1",
+    topics=frozenset({"orders"}),
+    epoch=4,
+    previous_epoch=3,
+    assigned=HELD,
+)
+SHARE_KEY = SharePartitionKey("workers", "1D", 0)
+SHARE_STATE = ShareState(
+    "S" * 32, 2048, 1024, 5, (StoredRun(3, RecordState.AVAILABLE, 1), StoredRun(2, RecordState.ACKNOWLEDGED, 2))
+)
+
+
+def make_consumer_group() -> ConsumerGroup:
+    group = ConsumerGroup("readers", 5)
+    group.epoch, group.target_epoch, group.assignor = 4, 3, "uniform"
+    group.topics = {"orders": KnownTopic("1D", 3)}
+    group.put(MEMBER)
+    group.targets["m"] = OTHER
+    return group
+
+
+def make_share_group() -> ShareGroup:
+    group = ShareGroup("workers", 5)
+    group.epoch, group.topics = 4, {"orders": KnownTopic("1D", 3)}
+    group.members["m"] = SHARE_MEMBER
+    return group
+
+
+def describe_share_group(record: StateRecord) -> object:
+    """Return what a test compares of a share group."""
+    name, group = share_records.decode_group(record)
+    assert group is not None
+    return name, group.epoch, group.state_since_ms, group.topics
+
+
+def describe_ids(record: StateRecord) -> int:
+    """Return the next producer id."""
+    ids = ProducerIds(1, 2)
+    ids.restore(record)
+    return ids.take()[0]
+
+
+STORED_GROUP = StoredGroup(4, 3, 5, "uniform", {"orders": KnownTopic("1D", 3)})
 KEYED: dict[str, tuple[object, StateRecord, Callable[[StateRecord], object]]] = {
+    "consumer group": (
+        ("readers", STORED_GROUP),
+        consumer_records.encode_group(make_consumer_group()),
+        consumer_records.decode_consumer_group,
+    ),
+    "consumer member": (
+        ("readers", "m", StoredMember(MEMBER, OTHER)),
+        consumer_records.encode_member(make_consumer_group(), "m"),
+        consumer_records.decode_member,
+    ),
+    "share group": (
+        ("workers", 4, 5, {"orders": KnownTopic("1D", 3)}),
+        share_records.encode_group(make_share_group()),
+        describe_share_group,
+    ),
+    "share member": (
+        ("workers", "m", SHARE_MEMBER),
+        share_records.encode_member(make_share_group(), "m"),
+        share_records.decode_member,
+    ),
+    "share partition": (
+        (SHARE_KEY, SHARE_STATE),
+        share_records.encode_partition(SHARE_KEY, SHARE_STATE),
+        share_records.decode_partition,
+    ),
+    "transaction with an epoch of its own": (
+        OWN_EPOCH,
+        encode_transaction(OWN_EPOCH),
+        lambda record: decode_transaction(record, "t"),
+    ),
+    "producer ids": (3000, ProducerIds(1, 2).take()[1][0], describe_ids),
     "group": (("readers", 3, 5), GROUP, describe_group),
     "offset": (OFFSET, encode_offset(*OFFSET), decode_offset),
     "transaction": (TRANSACTION, encode_transaction(TRANSACTION), lambda record: decode_transaction(record, "t")),

@@ -6,9 +6,10 @@ import json
 import re
 import sqlite3
 from base64 import b64decode
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from crc32c import crc32c
 from dafka import wire
 from dafka.broker.access.users_file import read_users
 from dafka.broker.core.coordination.state_records import StateRecord
+from dafka.broker.core.log.entries import Entry
 from dafka.broker.core.metadata.commands import Command
 from dafka.broker.core.metadata.state_records import PREFIXES
 from dafka.broker.core.rounds import read_round
@@ -39,9 +41,11 @@ from tests.formats.samples import (
     unpack_storages,
 )
 
+T = TypeVar("T")
+
 RELEASES = sorted(each for each in FOLDER.iterdir() if (each / "values.json").exists())
 NEWER = re.compile("newer|does not know|this dafka reads|another version|expected [0-9]|use the dafka|update dafka")
-WITHOUT_VERSION = {"snapshot"}
+WITHOUT_VERSION = {"snapshot", "snapshot of level 3"}
 """Values whose version is not a field of one JSON object or a first byte; they are tested below."""
 
 
@@ -58,23 +62,36 @@ def values(release: Path) -> dict[str, Any]:
 
 
 def test_all_values_of_a_release_are_read_and_newer_ones_refused(values: dict[str, Any]) -> None:
-    assert {type(each) for each in (*COMMANDS, *LATER_COMMANDS)} == set(Command.__args__)
-    for name, (said, _, read) in VALUES.items():
+    for name, (said, _, read) in recorded(VALUES, values):
         data = b64decode(values[name])
         assert read(data) == said, name
         if name not in WITHOUT_VERSION:
             with pytest.raises(StorageFormatError, match=NEWER):
                 read(make_newer(data))
-    for name, (said, _, read_record) in KEYED.items():
+    for name, (said, _, read_record) in recorded(KEYED, values):
         topic, key, value = values[name]
         found = StateRecord(topic, b64decode(key), b64decode(value))
         assert read_record(found) == said, name
         with pytest.raises(StorageFormatError, match=NEWER):
             read_record(found._replace(value=make_newer(b64decode(value))))
-    for name, (said, _) in ROUNDS.items():
+    for name, (said, _) in recorded(ROUNDS, values):
         assert read_round(wire.Ack(*values[name])) == said, name
-    with pytest.raises(StorageFormatError, match=NEWER):
-        VALUES["snapshot"][2](b64decode(values["snapshot"]).replace(b'"version": 1', b'"version": 2'))
+    for name in WITHOUT_VERSION & values.keys():
+        with pytest.raises(StorageFormatError, match=NEWER):
+            VALUES[name][2](b64decode(values[name]).replace(b'"version": 1', b'"version": 2'))
+
+
+def recorded(samples: Mapping[str, T], values: Mapping[str, Any]) -> list[tuple[str, T]]:
+    """Return the samples that a release has recorded."""
+    return [(name, each) for name, each in samples.items() if name in values]
+
+
+def test_every_format_is_recorded() -> None:
+    assert {type(each) for each in (*COMMANDS, *LATER_COMMANDS)} == set(Command.__args__)
+    known = [json.loads((each / "values.json").read_text()).keys() for each in RELEASES]
+    assert set().union(*known) == {*VALUES, *KEYED, *ROUNDS}
+    entries: Any = VALUES["index of each kind"][0], VALUES["index"][0]
+    assert {type(each) for found in entries for each in found} == set(Entry.__args__)
 
 
 def make_newer(data: bytes) -> bytes:
@@ -87,9 +104,9 @@ def make_newer(data: bytes) -> bytes:
 
 def test_what_is_written_is_what_the_release_has_written(values: dict[str, Any]) -> None:
     """Brokers of different versions compare snapshots byte for byte, and a new field is left out until it is used."""
-    for name, (said, write, _) in VALUES.items():
+    for name, (said, write, _) in recorded(VALUES, values):
         assert write(said) == b64decode(values[name]), name
-    for name, (_, found, _read) in KEYED.items():
+    for name, (_, found, _read) in recorded(KEYED, values):
         assert [found.key, found.value] == [b64decode(each) for each in values[name][1:]], name
 
 
