@@ -42,8 +42,14 @@ class ListedTopic(Document):
 
     name: TopicName
     log_count: Annotated[Count, doc("The number of its logs. A topic without logs has a name that only nodes can use.")]
-    record_count: Annotated[Count, doc("The number of its offsets from the start of each log to its end.")]
-    end_offset: Annotated[Count, doc("The sum of the end offsets of its logs, which only grows.")]
+    record_count: Annotated[
+        Count | None,
+        doc("The number of its offsets from the start of each log to its end; null if a leader does not answer."),
+    ]
+    end_offset: Annotated[
+        Count | None,
+        doc("The sum of the end offsets of its logs, which only grows; null if a leader does not answer."),
+    ]
     permissions: TopicPermissions
     bytes: Bytes | UnsetType = UNSET
     last_stored_at: Annotated[
@@ -198,7 +204,7 @@ async def list_topics(request: Request) -> TopicPage:
     topics = [_list_topic(request, each, stored) for each in page]
     if page and not request.is_forwarded:
         others = await request.web.other_brokers.get_all(f"/topics?{urlencode(request.head.parameters)}")
-        _add_counts(topics, others.values())
+        _add_counts(node, topics, others)
     return TopicPage(topics, len(names), following)
 
 
@@ -214,15 +220,21 @@ def find_page(names: Sequence[str], request: Request) -> tuple[Sequence[str], st
     return page, None if is_last else page[-1]
 
 
-def _add_counts(topics: Iterable[ListedTopic], others: Iterable[Any]) -> None:
-    """Add the counts of other brokers. Each broker counts the logs that it leads."""
-    by_name = {each.name: each for each in topics if each.log_count}
-    for document in others:
-        for each in document["topics"]:
-            known = by_name.get(each["name"])
-            if known is not None:
-                known.record_count += each["record_count"]
-                known.end_offset += each["end_offset"]
+def _add_counts(node: BrokerNode, topics: Iterable[ListedTopic], others: Mapping[str, Any]) -> None:
+    """Add the counts of other brokers, by address: each broker counts the logs that it leads.
+
+    A topic has no counts if the leader of one of its logs has not answered.
+    """
+    counted = {(address, each["name"]): each for address, found in others.items() for each in found["topics"]}
+    for topic in topics:
+        leaders = {log.leadership.leader for log in node.logs(topic.name)} - {node.address}
+        for leader in leaders:
+            found = counted.get((leader, topic.name))
+            if found is None or topic.record_count is None or topic.end_offset is None:
+                topic.record_count = topic.end_offset = None
+            else:
+                topic.record_count += found["record_count"]
+                topic.end_offset += found["end_offset"]
 
 
 def _list_topic(request: Request, name: str, stored: Mapping[str, StoredTopic] | None) -> ListedTopic:

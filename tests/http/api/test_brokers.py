@@ -123,6 +123,25 @@ async def test_streams_go_on_when_the_leader_dies() -> None:
             assert await subscriber.values(1) == ["b"]
 
 
+async def test_a_topic_has_no_counts_while_one_of_its_leaders_does_not_answer() -> None:
+    async with open_webs(2, FAST) as webs:
+        document = {"name": "orders", "log_count": 1, "replica_count": 1}
+        assert (await webs[0].request("POST", "/topics", document=document)).status == 201
+        await wait_until(lambda: know_leaders(webs, "orders", 1))
+        leader, other = sorted(webs, key=lambda web: not web.broker.node.logs("orders")[0].leadership.is_led)
+        assert (await leader.request("POST", "/topics/orders/records", b"x")).status == 200
+
+        async def counts() -> tuple[int | None, int | None]:
+            (topic,) = (await other.get("/topics?prefix=orders")).document["topics"]
+            return topic["record_count"], topic["end_offset"]
+
+        assert await counts() == (1, 1)
+        leader.kill()
+        assert await counts() == (None, None)
+        await wait_until(lambda: not other.broker.node.logs("orders")[0].leadership.leader)
+        assert await counts() == (None, None)
+
+
 # Any state of a cluster, as the first of its brokers sees it
 
 

@@ -143,12 +143,12 @@ def restore(web: SharedWeb, root: dict[str, Any]) -> None:
 
 
 def ask_complete(web: SharedWeb, target: str, headers: dict[str, Any]) -> Answer:
-    """Return a document when the ends of all logs are in it: a leader may not answer promptly."""
+    """Return a document when what only leaders know is in it: they may not answer promptly."""
     found: list[Answer] = []
 
     def is_complete() -> bool:
         found[:] = [web.ask("GET", target, **headers)]
-        return b'"end_offset":null' not in found[0].body
+        return not any(b'"%b":null' % each in found[0].body for each in (b"end_offset", b"in_sync"))
 
     poll_until(is_complete)
     return found[0]

@@ -54,6 +54,10 @@ function useRates(topics, at) {
       const time = topic.at ?? at;
       const before = seen.current.get(topic.name);
       let rate = before?.rate ?? null;
+      if (topic.end_offset === null) {
+        if (before) next.set(topic.name, before);
+        return { ...topic, rate };
+      }
       if (before && time - before.time > 400) rate = (Math.max(0, topic.end_offset - before.end) * 1000) / (time - before.time);
       next.set(topic.name, before && time - before.time <= 400 ? before : { time, end: topic.end_offset, rate });
       return { ...topic, rate };
