@@ -208,6 +208,7 @@ class BrokerNode:
         describes_cluster = was_registered and self.tables.state.is_open and not self.brokers.is_alone
         async with trio.open_nursery() as nursery:
             self._machine.hold()
+            nursery.start_soon(self.watchers.run)
             nursery.start_soon(self._own.heads.run)
             await nursery.start(self.store.run)
             if describes_cluster:

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from weakref import WeakSet
 
 import attrs
@@ -50,6 +51,7 @@ class AcceptedClient:
     host: str
     local_address: tuple[str, int]
     mark_served: Callable[[], None]
+    _socket: socket.socket
     sent_at: float = -math.inf
 
     @property
@@ -61,6 +63,20 @@ class AcceptedClient:
     def has_closed(self) -> bool:
         """Whether the client has closed the connection; see `has_peer_closed`."""
         return has_peer_closed(self.stream.socket.fileno())
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        """Send as much as the system takes without a wait, not encrypted, and return its size.
+
+        Raises `trio.BrokenResourceError` if the client has left.
+        """
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(f"the client has disconnected: {error}") from error
+        self.sent_at = trio.current_time()
+        return sent
 
     async def end(self, linger_s: float = LINGER_S) -> None:
         """End the connection so that the client can read its last responses, even if it still sends data.
@@ -89,9 +105,12 @@ class Stopping:
         """Whether the broker is stopping."""
         return self.begun.is_set()
 
-    def interrupting(self) -> trio.CancelScope:
-        """Return a scope for a wait that can end without a result. It is cancelled when the broker begins to stop."""
-        scope = trio.CancelScope(deadline=-math.inf if self.has_begun else math.inf)
+    def interrupting(self, wait_s: float = math.inf) -> trio.CancelScope:
+        """Return a scope for a wait that can end without a result, of at most `wait_s`.
+
+        It is cancelled when the broker begins to stop.
+        """
+        scope = trio.CancelScope(deadline=-math.inf if self.has_begun else trio.current_time() + wait_s)
         self._scopes.add(scope)
         return scope
 
@@ -182,11 +201,13 @@ async def _accept(
     linger_s: float,
     nursery: trio.Nursery,
 ) -> None:
-    async def serve_in(scope: trio.CancelScope, stream: trio.SocketStream, host: str) -> None:
+    async def serve_in(scope: trio.CancelScope, connected: socket.socket, host: str) -> None:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
         try:
             address, port = stream.socket.getsockname()[:2]
             with scope:
-                client = AcceptedClient(stream, host, (str(address), port), lambda: quotas.mark_served(scope))
+                served = partial(quotas.mark_served, scope)
+                client = AcceptedClient(stream, host, (str(address), port), served, connected)
                 await serve(client)
                 await client.end(linger_s)
         except OSError:
@@ -214,5 +235,4 @@ async def _accept(
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
-            nursery.start_soon(serve_in, scope, stream, host)
+            nursery.start_soon(serve_in, scope, accepted, host)

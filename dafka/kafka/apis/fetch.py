@@ -107,16 +107,18 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
                 if each.log is not None:
                     each.read_replica = cluster.find_read_replica(each.log, request.rack_id)
         logs = [each.log for each in wanted if each.log is not None]
-        with context.broker.node.watchers.watching(logs) as advanced:
+        with context.broker.node.watchers.watching(logs, deadline) as advanced:
             parts = await _read_within_memory(context, request, wanted)
             size = sum(len(part.records or b"") for part in parts)
-            if size >= request.min_bytes or any(map(_is_urgent, parts)) or trio.current_time() >= deadline:
-                for each, part in zip(wanted, parts, strict=True):
-                    context.server.counters.consumed[each.topic] += count_records(part.records)
-                _withhold_ends(context, wanted, parts)
-                return _respond(context, session, wanted, parts)
-            with trio.move_on_at(deadline):
+            if size < request.min_bytes and not any(map(_is_urgent, parts)) and trio.current_time() < deadline:
                 await advanced.wait()
+                if trio.current_time() < deadline or any(map(_has_changed, wanted, parts)):
+                    continue
+        for each, part in zip(wanted, parts, strict=True):
+            if part.records:
+                context.server.counters.consumed[each.topic] += count_records(part.records)
+        _withhold_ends(context, wanted, parts)
+        return _respond(context, session, wanted, parts)
 
 
 def _find(context: RequestContext, key: FetchedLog, asked: FetchPartition) -> _Wanted:
@@ -158,6 +160,14 @@ def _begin_session(context: RequestContext, request: FetchRequest) -> SessionFet
 def _is_urgent(part: PartitionData) -> bool:
     """Return whether the client must be answered immediately, apart from records."""
     return bool(part.error_code or part.diverging_epoch) or part.preferred_read_replica != NO_NODE
+
+
+def _has_changed(wanted: _Wanted, part: PartitionData) -> bool:
+    """Return whether another read can give another result than the last one."""
+    log, offset = wanted.log, wanted.partition.fetch_offset
+    if log is None or log.is_gone or not log.leadership.is_led:
+        return True
+    return bool(part.records) or offset < log.high_watermark
 
 
 async def _read_within_memory(

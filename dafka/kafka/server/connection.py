@@ -111,6 +111,8 @@ class Connection:
         self._login_s = security.settings.login_ms / 1000
         self._login_scope = trio.CancelScope()
         self._unsent_bytes = 0
+        self._queued = 0
+        """The number of responses that are queued, waited for, or being sent."""
         self._sent = trio.Event()
         self._outgoing, self._answers = trio.open_memory_channel[_Outgoing](UNANSWERED_MAX)
 
@@ -184,10 +186,7 @@ class Connection:
         while is_open:
             size = self._splitter.frame_bytes
             if not self._splitter.pending_bytes:
-                with trio.move_on_after(idle_s) as scope:
-                    data = await self._receive(SMALL_BYTES)
-                if scope.cancelled_caught:
-                    raise DisconnectError(f"it has sent nothing for {idle_s:.0f} s", "idle")
+                data = await self._receive(SMALL_BYTES, idle_s)
                 await self._take_in(data)
                 is_open = bool(data) and not self._ending
             else:
@@ -212,17 +211,24 @@ class Connection:
                 return False
         return True
 
-    async def _receive(self, bytes_max: int) -> bytes | bytearray:
-        """Receive bytes; none if the client has closed its side, or the broker is stopping."""
-        with self._stopping.interrupting():
+    async def _receive(self, bytes_max: int, wait_s: float = math.inf) -> bytes | bytearray:
+        """Receive bytes; none if the client has closed its side, or the broker is stopping.
+
+        A client that sends nothing for `wait_s` is disconnected.
+        """
+        with self._stopping.interrupting(wait_s):
             return await self._stream.receive_some(bytes_max)
+        if not self._stopping.has_begun:
+            raise DisconnectError(f"it has sent nothing for {wait_s:.0f} s", "idle")
         return b""
 
     async def _take_in(self, data: bytes | bytearray) -> bool:
         """Parse received bytes, and handle the requests that they complete. Return whether there were any."""
         self._counters.received_bytes += len(data)
         frames = self._splitter.receive(data)
-        for frame in frames:
+        for number, frame in enumerate(frames):
+            if number:
+                await trio.lowlevel.checkpoint()  # others come before the next request of a client that sends many
             await self._handle(frame)
             if self._ending:
                 self._counters.disconnected["failed login"] += 1
@@ -289,7 +295,7 @@ class Connection:
         elif isinstance(request, ProduceRequest):
             wait = _patched(await begin_produce(context, request), decision)
             context.spend(QuotaKey.PRODUCER_BYTE_RATE, size)
-            await self._outgoing.send((header, _throttled(wait, context), begun))
+            await self._queue((header, _throttled(wait, context), begun))
         elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
             # The network was cut, and the client uses another connection by now. Its group can have later offsets.
             self._counters.late_commits += 1
@@ -353,8 +359,17 @@ class Connection:
         await self._put(answer)
 
     async def _put(self, answer: bytes) -> None:
-        """Queue a response."""
-        self._count_unsent(len(answer))
+        """Send a response if none is before it and the system takes all of it, or queue what is left of it."""
+        if not self._queued and isinstance(self._stream, trio.SocketStream):
+            sent = self._accepted.send_now(answer)
+            self._counters.sent_bytes += sent
+            answer = answer[sent:]
+        if answer:
+            self._count_unsent(len(answer))
+            await self._queue(answer)
+
+    async def _queue(self, answer: _Outgoing) -> None:
+        self._queued += 1
         await self._outgoing.send(answer)
 
     def _count_unsent(self, size: int) -> None:
@@ -365,14 +380,15 @@ class Connection:
         async for each in self._answers:
             if isinstance(each, bytes):
                 await self._send(each)
-                continue
-            header, wait, begun = each
-            response = await wait()
-            self._counters.add_response(header.api_key, response, trio.current_time() - begun)
-            if response is not None:
-                answer = encode_response(header, response)
-                self._count_unsent(len(answer))
-                await self._send(answer)
+            else:
+                header, wait, begun = each
+                response = await wait()
+                self._counters.add_response(header.api_key, response, trio.current_time() - begun)
+                if response is not None:
+                    answer = encode_response(header, response)
+                    self._count_unsent(len(answer))
+                    await self._send(answer)
+            self._queued -= 1
 
     async def _send(self, answer: bytes) -> None:
         """Send a response. A client that does not read it in time is disconnected."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from dafka.broker.log.compaction import LogCompaction, LogPolicy
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
 from dafka.broker.log.own_partitions import HEAD_WAITS_S, HeadAnnouncer, OwnPartitions
 from dafka.broker.log.retention import _limits_of, _limits_without_leader
-from dafka.broker.log.waiters import LogWaiters
+from dafka.broker.log.waiters import TICK_MS, LogWaiters
 from dafka.config import Config, StoreConfig
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
@@ -152,6 +153,36 @@ def test_only_tasks_that_watch_a_log_are_woken_up() -> None:
         assert (both.is_set(), second.is_set()) == (True, False)
         watchers.notify(logs[1])
         assert second.is_set()
+    assert len(watchers) == 0
+
+
+async def test_waits_end_at_their_deadlines_or_when_a_log_advances(autojump_clock: MockClock) -> None:
+    watchers, choose, late_s = LogWaiters(), Random(1), list[float]()
+    address = Partition("orders", "a"), Partition("$logs", "a")
+    quiet, advancing = (Log("orders", number, *address) for number in range(2))
+
+    async def wait(log: Log, wait_s: float) -> None:
+        await trio.sleep(choose.choice((0.0, 0.1, 0.7)))
+        deadline = trio.current_time() + wait_s
+        with watchers.watching([log], deadline) as advanced:
+            await advanced.wait()
+            late_s.append(trio.current_time() - deadline)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watchers.run)
+        async with trio.open_nursery() as waits:
+            for _ in range(200):
+                waits.start_soon(wait, quiet, choose.choice((0.0, 0.01, 0.3, 10.0)) * choose.random())
+        assert len(late_s) == 200
+        assert min(late_s) >= 0
+        assert max(late_s) <= 2 * TICK_MS / 1000
+        async with trio.open_nursery() as waits:
+            for _ in range(20):
+                waits.start_soon(wait, advancing, 1000.0)
+            await trio.sleep(1)
+            watchers.notify(advancing)
+        assert max(late_s[200:]) < -900
+        nursery.cancel_scope.cancel()
     assert len(watchers) == 0
 
 

@@ -260,6 +260,7 @@ async def test_a_read_ends_in_time_however_often_its_logs_advance(cluster: FakeC
 
     begun = trio.current_time()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.broker.watchers.run)
         nursery.start_soon(advance)
         await read(cluster, 8, wait_ms=1000)
         nursery.cancel_scope.cancel()
