@@ -128,6 +128,8 @@ async def join_group(context: RequestContext, request: JoinGroupRequest) -> Join
         supports_skipping_assignment=version >= _SKIPPING_VERSION,
     )
     result = await context.broker.groups.join_group(join)
+    if not context.may_use_group(request.group_id):  # permissions can have changed meanwhile
+        return refuse(JoinGroupResponse, request, GROUP_REFUSED, protocol_name="")
     return JoinGroupResponse(
         error_code=result.error_code,
         generation_id=result.generation_id,
@@ -158,6 +160,8 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Sync
         assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
     )
     result = await context.broker.groups.sync_group(sync)
+    if not context.may_use_group(request.group_id):  # permissions can have changed meanwhile
+        return refuse(SyncGroupResponse, request, GROUP_REFUSED)
     return SyncGroupResponse(
         error_code=result.error_code,
         protocol_type=result.protocol_type,

@@ -42,6 +42,7 @@ from dafka.kafka.server.share_sessions import SharedLog, ShareMemberId, ShareSes
 _T = TypeVar("_T")
 
 _NOTHING = AcquiredRecords()
+_RANGE_BYTES = 18  # of an acquired range in a response
 _NO_LEADER = LeaderIdAndEpoch(leader_id=NO_NODE, leader_epoch=-1)
 
 
@@ -102,6 +103,8 @@ async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> Sh
     parts = dict[SharedLog, _Part]()
     if epoch != FINAL_EPOCH and not request.is_renew_ack:
         parts = await _fetch(context, request, session, member, deadline)
+        if not context.may_use_group(member.group_id):
+            return ShareFetchResponse(error_code=GROUP_REFUSED)
     return _respond(context, member, errors, parts)
 
 
@@ -180,7 +183,7 @@ async def _fetch(
     member: ShareMemberId,
     deadline: float,
 ) -> dict[SharedLog, _Part]:
-    """Return the logs with acquired records or errors. Wait for one of them."""
+    """Return the logs with acquired records or errors. Wait for one of them, while the client may use the group."""
     parts = {each: _Part(*find_shared_log(context, each)) for each in session.logs}
     shares = context.broker.shares
     if request.share_session_epoch == INITIAL_EPOCH:
@@ -194,15 +197,15 @@ async def _fetch(
         range_max=max(request.batch_size, 1),
         is_exact=request.share_acquire_mode == RECORD_LIMIT,
     )
-    logs = [part.log for part in parts.values() if part.log is not None]
-    while True:
-        # During the wait, logs can be deleted and leaders can change.
+    while context.may_use_group(member.group_id):
+        # During the wait, logs can be deleted and added, and leaders and permissions can change.
         for each, part in parts.items():
             part.log, part.error = find_shared_log(context, each)
             if part.log is not None and not part.error:
                 _find_served(context, member, each, part)
+        logs = [part.log for part in parts.values() if part.log is not None]
         with context.broker.node.watchers.watching(logs) as advanced:
-            await _read_within_memory(context, request.max_bytes, wanted, parts.values())
+            await _read_within_memory(context, request.max_bytes, wanted, parts)
             found = {each: part for each, part in parts.items() if part.is_urgent}
             if found or trio.current_time() >= deadline:
                 for each in found:
@@ -210,6 +213,7 @@ async def _fetch(
                 return found
             with trio.move_on_at(deadline):
                 await advanced.wait()
+    return {}
 
 
 def _find_served(context: RequestContext, member: ShareMemberId, named: SharedLog, part: _Part) -> None:
@@ -225,14 +229,14 @@ def _find_served(context: RequestContext, member: ShareMemberId, named: SharedLo
 
 
 async def _read_within_memory(
-    context: RequestContext, bytes_max: int, wanted: ShareRead, parts: Iterable[_Part]
+    context: RequestContext, bytes_max: int, wanted: ShareRead, parts: Mapping[SharedLog, _Part]
 ) -> None:
     """Acquire records within the memory that unread responses of other clients leave."""
     answers, shares = context.server.answers, context.broker.shares
     granted = left = answers.grant(min(max(bytes_max, 0), RESPONSE_BYTES_MAX))
-    acquired = list[_Part]()
+    acquired = dict[SharedLog, _Part]()
     try:
-        for part in parts:
+        for each, part in parts.items():
             if part.served is None or part.error:
                 continue
             try:
@@ -241,19 +245,29 @@ async def _read_within_memory(
             except (StorageError, BatchError):
                 part.error = ErrorCode.KAFKA_STORAGE_ERROR
                 continue
-            left -= sum(map(len, part.acquired.batches))
-            wanted = attrs.evolve(wanted, records_max=wanted.records_max - part.acquired.record_count)
-            acquired += [part] if part.acquired.ranges else []
+            if part.acquired.ranges:
+                acquired[each] = part
+                left -= sum(map(len, part.acquired.batches)) + len(part.acquired.ranges) * _RANGE_BYTES
+                wanted = attrs.evolve(wanted, records_max=wanted.records_max - part.acquired.record_count)
     finally:
         answers.give_back(granted)
     is_too_large = granted - left > max(granted, answers.left_bytes)
-    for part in acquired:
-        assert part.served is not None
-        is_led = shares.holds_lease(part.served)  # else another broker could have delivered them, too
-        if is_too_large or not is_led:
-            part.error = ErrorCode.NONE if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for each, part in acquired.items():
+        part.error = _find_refusal(context, each, part)
+        if is_too_large or part.error:
+            assert part.served is not None
             shares.withdraw(part.served, wanted.member_id, part.acquired.ranges)
             part.acquired = _NOTHING
+
+
+def _find_refusal(context: RequestContext, named: SharedLog, part: _Part) -> ErrorCode:
+    """Return why acquired records are not delivered; NONE if they are. Much can have changed during the read."""
+    assert part.served is not None
+    if not context.may_use_group(part.served.key.group_id):
+        return GROUP_REFUSED
+    if not context.broker.shares.holds_lease(part.served):  # another broker could have delivered them, too
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return find_shared_log(context, named).error
 
 
 def _respond(

@@ -118,6 +118,11 @@ class RequestContext:
         permissions = self.find_permissions()
         return permissions is None or permissions.may_read(topic)
 
+    def may_use_group(self, group_id: str) -> bool:
+        """Return whether the client may use a group."""
+        permissions = self.find_permissions()
+        return permissions is None or permissions.may_use_group(group_id)
+
     def find_topic(self, name: str | None, topic_id: uuid.UUID) -> Topic | None:
         """Return a topic by name, or by id if there is no name; None if it does not exist."""
         node = self.broker.node
