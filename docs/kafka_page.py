@@ -60,8 +60,7 @@ NOTES = {
     "their logs and group to the transaction (KIP-890)",
     ApiKey.DESCRIBE_CONFIGS: "topics and groups; and the broker, whose settings cannot be changed by clients: those "
     "that have the same meaning as in Kafka, with their names here as documentation",
-    ApiKey.ALTER_CONFIGS: "topics and groups, which have the settings "
-    f"{', '.join(f'`{each}`' for each in GROUP_SETTINGS)}",
+    ApiKey.ALTER_CONFIGS: "[topics](#settings-of-topics) and [groups](#settings-of-groups)",
     ApiKey.DESCRIBE_ACLS: "the ACLs of the cluster, and what the broker's file of users permits",
     ApiKey.CREATE_ACLS: "[ACLs of the cluster](../how-to/secure-broker.md#users-and-acls-of-the-cluster), which allow "
     "or deny; hosts are single addresses; from the feature level 3 on",
@@ -75,7 +74,7 @@ NOTES = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics and groups",
     ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
     "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own; "
-    "`transaction.version` is 2, and `share.version` 1, from the feature level 3 on",
+    "`transaction.version` and `share.version` are 2 from the feature level 3 on",
     ApiKey.DESCRIBE_QUORUM: "log 0 of `__cluster_metadata`: any broker answers with what the controller knows; brokers "
     "that do not vote are observers",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "no metrics are wanted: a client gets its id, and asks again in five minutes",
@@ -95,7 +94,8 @@ NOTES = {
     "`min_bytes` is; markers of transactions are never delivered",
     ApiKey.SHARE_ACKNOWLEDGE: "accept, release, reject, and renew (KIP-1222); answered when it is committed in the log "
     "of the group's coordinator. Who accepts a record whose lock has expired, or that is accepted already, gets "
-    "INVALID_RECORD_STATE",
+    "INVALID_RECORD_STATE. Records that are rejected get [dead letters](../how-to/kafka-clients.md#dead-letters) "
+    "(KIP-1191)",
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "with the lag (KIP-1226), if this broker knows the end of the log",
     ApiKey.LIST_TRANSACTIONS: "without patterns of names",
     ApiKey.LIST_CONFIG_RESOURCES: "topics, the broker, and groups with settings",
@@ -122,6 +122,17 @@ in Kafka. DescribeConfigs has these texts, too.
 """
 
 
+GROUPS = """\
+## Settings of groups
+
+They belong to share groups and to groups with `group.protocol=consumer`, and exist without the group. `[kafka]` has the
+defaults of those that are numbers.
+
+| setting | type | default | meaning |
+| --- | --- | --- | --- |
+"""
+
+
 def kafka_page() -> str:
     """Return the page."""
     refused = "".join(f"| {names} | {reason} |\n" for names, reason in NOT_SERVED)
@@ -130,13 +141,19 @@ def kafka_page() -> str:
             PREFACE + "".join(_rows()),
             "## What it does not serve\n\n| API | why |\n| --- | --- |\n" + refused,
             SETTINGS + "".join(_setting_rows()),
+            GROUPS + "".join(_group_rows()),
         )
     )
 
 
 def _setting_rows() -> Iterator[str]:
     for each in list_settings(Topic("", ""), Config()):
-        yield f"| `{each.name}` | {each.kind.value} | {each.default} | {each.description} |\n"
+        yield f"| `{each.name}` | {each.rule.kind.value} | {each.default} | {each.rule.description} |\n"
+
+
+def _group_rows() -> Iterator[str]:
+    for name, rule in GROUP_SETTINGS.items():
+        yield f"| `{name}` | {rule.kind.value} | {rule.default(Config())} | {rule.description} |\n"
 
 
 def _rows() -> Iterator[str]:

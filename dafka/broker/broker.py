@@ -22,6 +22,8 @@ from dafka.broker.coordinator.assignors import load_assignors
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
 from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
+from dafka.broker.coordinator.dead_letter_appends import DeadLetterAppends
+from dafka.broker.coordinator.dead_letters import DeadLetterQueue
 from dafka.broker.coordinator.groups import GroupCoordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.coordinator.share_partitions import SharePartitions
@@ -33,10 +35,11 @@ from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, SHA
 from dafka.broker.core.groups.consumer.assignors import DEFAULT_ASSIGNORS, Assignor
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
-from dafka.broker.core.groups.share.settings import DEFAULT_SETTINGS, ShareSettings, read_settings
+from dafka.broker.core.groups.share.settings import ShareSettings, read_settings
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.metadata.features import TRANSACTIONS
+from dafka.broker.core.metadata.group_settings import read_setting
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.producer_ids import ProducerIds
 from dafka.broker.log.append_outcomes import AppendOutcomes
@@ -125,15 +128,6 @@ class Broker:
         self.transactions = TransactionCoordinators(self._coordinators, self.participants, messenger, has_own_epochs)
         self.joins = TransactionJoins(self._coordinators, self.participants, messenger, has_own_epochs)
         self.groups = GroupCoordinators(node.tables, self._coordinators, self.participants, self.joins)
-        self.shares = SharePartitions(
-            node.tables,
-            ShareStore(self._coordinators, messenger),
-            node.leases,
-            node.watchers,
-            node.storage.waits,
-            self._share_settings_of,
-        )
-        self.share_reader = ShareReader(self.shares, node.reader)
         self._outcomes = AppendOutcomes(
             node.log_table, node.tables.logs, node.watchers, node.leases.holds_lease, messenger
         )
@@ -149,6 +143,29 @@ class Broker:
             self.participants.check_log,
             node.leases.time_ms,
         )
+        self._letter_appends = DeadLetterAppends(node.log_table, self.appender, node.storage.waits, messenger)
+        self._default_share_settings = read_settings(lambda name: read_setting({}, name, config))
+        self.shares = SharePartitions(
+            node.tables,
+            ShareStore(self._coordinators, messenger),
+            node.leases,
+            node.watchers,
+            node.storage.waits,
+            node.reader,
+            DeadLetterQueue(
+                node.log_table,
+                node.reader,
+                self.appender,
+                self._letter_appends,
+                self.transactions,
+                node.admin.create_topic,
+                config.kafka,
+                node.leases.time_ms,
+            ),
+            node.leases.time_ms,
+            self._share_settings_of,
+        )
+        self.share_reader = ShareReader(self.shares, node.reader)
         self._compaction = LogCompaction(
             node.log_table, node.reader, node.storage.storage, node.store.compactor, config, node.may_expire
         )
@@ -159,6 +176,7 @@ class Broker:
             nursery.start_soon(self._outcomes.run)
             nursery.start_soon(self.groups.forget_topics, self.node.replicator.deleted_topics)
             await nursery.start(self.participants.run)
+            await nursery.start(self._letter_appends.run)
             await nursery.start(self.shares.run)
             await self.node.admin.ensure_internal_topic(COORDINATORS_TOPIC, SHARDS)
             await nursery.start(self._coordinators.run)
@@ -185,18 +203,30 @@ class Broker:
         await self.node.admin.delete_topic(name, ordered_by=ordered_by)
         await self.groups.wait_committed()
 
+    def group_setting(self, group_id: str, name: str) -> str:
+        """Return the value of a setting of a group."""
+        return read_setting(self.node.tables.state.group_settings.find(group_id), name, self.config)
+
     def _share_settings_of(self, group_id: str) -> ShareSettings:
-        table = self.node.tables.state.group_settings
-        return read_settings(partial(table.read, group_id)) if table.find(group_id) else DEFAULT_SETTINGS
+        if not self.node.tables.state.group_settings.find(group_id):
+            return self._default_share_settings
+        return read_settings(partial(self.group_setting, group_id))
+
+    def _own_timeout_of(self, group_id: str, kind: str) -> int | None:
+        name = f"{kind}.session.timeout.ms"
+        is_own = name in self.node.tables.state.group_settings.find(group_id)
+        return int(self.group_setting(group_id, name)) if is_own else None
 
     def _make_shard(self, log: Log) -> CoordinatorShard:
         node, kafka = self.node, self.config.kafka
         groups = GroupSettings(
             group_consumer_session_timeout_ms=kafka.consumer_session_timeout_ms,
             group_share_session_timeout_ms=kafka.consumer_session_timeout_ms,
+            group_share_max_size=kafka.share_members_max,
             group_initial_rebalance_delay_ms=kafka.rebalance_delay_ms,
             group_min_session_timeout_ms=kafka.session_timeout_min_ms,
             groups_max=GroupSettings().groups_max // SHARDS,
+            own_timeout_of=self._own_timeout_of,
         )
         transactions = TransactionSettings(transactional_ids_max=TransactionSettings().transactional_ids_max // SHARDS)
         return CoordinatorShard(

@@ -418,6 +418,25 @@ class KafkaConfig:
     )
     """The assignors from which such a group can choose: `uniform`, `range`, and those of installed plugins. The first
     one is for groups that choose none. Use the same value on all brokers. Kafka calls it `group.consumer.assignors`."""
+    share_members_max: int = attrs.field(default=200, validator=check_count(1))
+    """How many members a share group can have. Kafka calls it `group.share.max.size`."""
+    share_sessions_max: int = attrs.field(default=2000, validator=check_count(1))
+    """How many members of share groups can get records from the broker. Kafka calls it
+    `group.share.max.share.sessions`."""
+    share_lock_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1000))
+    """How long a member of a share group has a record, unless the group has the setting
+    `share.record.lock.duration.ms`."""
+    share_deliveries_max: int = attrs.field(default=5, validator=check_count(1, 1000))
+    """How often a share group delivers a record, unless it has the setting `share.delivery.count.limit`."""
+    share_locks_max: int = attrs.field(default=2000, validator=check_count(100, 10_000))
+    """How many offsets of a log can be in flight in a share group, unless it has the setting
+    `share.partition.max.record.locks`."""
+    dead_letter_prefix: str = attrs.field(default="dlq.", validator=check_text)
+    """How the names of topics begin to which share groups write dead letters. Kafka calls it
+    `errors.deadletterqueue.topic.name.prefix`."""
+    auto_create_dead_letters: Switch = attrs.field(default="off", validator=check_choice("on", "off"))
+    """Whether a topic for dead letters is created when a share group needs it. Kafka calls it
+    `errors.deadletterqueue.auto.create.topics.enable`."""
 
 
 @attrs.frozen(kw_only=True)

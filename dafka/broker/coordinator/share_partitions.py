@@ -1,33 +1,40 @@
 """The share partitions of the logs that this broker leads.
 
 Each is loaded from the coordinator of its group when a member asks for records. All changes are written there. Changes
-that come while one is written become the next write, so that many acknowledgements share one.
+that come while one is written become the next write, so that many acknowledgements share one. Dead letters are stored
+once it is committed that their records are given up, so that none of these is delivered again.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import trio
 
+from dafka.broker.coordinator.dead_letters import DeadLetterQueue, StoredLetters
 from dafka.broker.coordinator.groups import follow_divergences
 from dafka.broker.coordinator.share_store import COORDINATOR_ERRORS, ShareStore
 from dafka.broker.core.coordination.deadlines import Deadlines
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import FetchedOffset
+from dafka.broker.core.groups.share.runs import RecordState
 from dafka.broker.core.groups.share.settings import ShareSettings
 from dafka.broker.core.groups.share.share_partition import (
     Acknowledgement,
     AcknowledgeType,
     AcquiredRange,
+    ShareEvent,
     SharePartition,
 )
 from dafka.broker.core.groups.share.state import SharePartitionKey, ShareState
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.log.durable_waits import DurableWaits
+from dafka.broker.log.reader import LogReader
 from dafka.broker.log.waiters import LogWaiters
 from dafka.broker.replication.leases import LeaderLeases
 from dafka.errors import StorageError
@@ -52,6 +59,7 @@ class LedSharePartition:
         is_reading: Whether its records are being read for a member.
         is_wanted: Whether another member waits until they are read.
         is_writing: Whether changes are being written.
+        is_storing_letters: Whether dead letters are being stored.
         used_at: When it was used last, by trio's clock.
         verified_at: When its state was last compared with the coordinator's, by trio's clock.
     """
@@ -66,6 +74,7 @@ class LedSharePartition:
     is_reading: bool = False
     is_wanted: bool = False
     is_writing: bool = False
+    is_storing_letters: bool = False
     used_at: float = 0.0
     verified_at: float = 0.0
 
@@ -83,14 +92,22 @@ class LedSharePartition:
 
 @attrs.define(eq=False, slots=False)
 class SharePartitions:
-    """The share partitions here. `settings_of` returns the settings of a share group."""
+    """The share partitions here.
+
+    `settings_of` returns the settings of a share group, `time_ms` the time in milliseconds since 1970.
+    """
 
     _tables: BrokerTables
     _store: ShareStore
     _leases: LeaderLeases
     _watchers: LogWaiters
     _waits: DurableWaits
+    _reader: LogReader
+    _dead_letters: DeadLetterQueue
+    _time_ms: Callable[[], int]
     settings_of: Callable[[str], ShareSettings]
+    counts: defaultdict[str, Counter[ShareEvent]] = attrs.field(init=False, factory=lambda: defaultdict(Counter))
+    """What has happened to records here, by group."""
     _served: dict[SharePartitionKey, LedSharePartition] = attrs.field(init=False, factory=dict)
     _locks: Deadlines[SharePartitionKey] = attrs.field(init=False, factory=Deadlines)
     _has_locked: trio.Event = attrs.field(init=False, factory=trio.Event)
@@ -118,6 +135,15 @@ class SharePartitions:
         """Return a share partition that is loaded and served; None if it is not."""
         found = self._served.get(SharePartitionKey(group_id, topic_id, number))
         return found if found is not None and found.is_current and found.partition is not None else None
+
+    def count_records(self) -> Counter[tuple[str, RecordState]]:
+        """Return how many records of each group are acquired here, or wait for dead letters, by group and state."""
+        found = Counter[tuple[str, RecordState]]()
+        for key, served in self._served.items():
+            for run in () if served.partition is None else served.partition.runs:
+                if run.state in {RecordState.ACQUIRED, RecordState.ARCHIVING}:
+                    found[key.group_id, run.state] += run.end - run.first
+        return found
 
     def acknowledge(
         self, served: LedSharePartition, member_id: str, acknowledgements: Sequence[Acknowledgement]
@@ -197,6 +223,41 @@ class SharePartitions:
             if not served.is_writing:
                 served.is_writing = True
                 self._nursery.start_soon(self._write, served)
+            self._store_dead_letters(served)
+
+    def _store_dead_letters(self, served: LedSharePartition) -> None:
+        """Begin to store the dead letters of records that wait for them."""
+        assert served.partition is not None
+        if not served.is_storing_letters and served.partition.awaiting_dead_letters():
+            served.is_storing_letters = True
+            self._nursery.start_soon(self._keep_storing_letters, served)
+
+    async def _keep_storing_letters(self, served: LedSharePartition) -> None:
+        """Store dead letters until no record waits for its letter, and archive the records."""
+        partition, group_id = served.partition, served.key.group_id
+        assert partition is not None
+        while served.is_current and (waiting := partition.awaiting_dead_letters()):
+            if await self.wait_written(served) or not self._leases.holds_lease(served.log):
+                await trio.sleep(RETRY_S)
+                continue
+            for run in waiting:
+                settings = self.settings_of(group_id)
+                try:
+                    done = await self._dead_letters.store(
+                        served.log, group_id, run, settings, lambda: served.is_current
+                    )
+                except StorageError:
+                    done = StoredLetters(run.first)
+                if not served.is_current:
+                    break
+                self.counts[group_id][ShareEvent.DEAD_LETTERED] += done.stored
+                self.counts[group_id][ShareEvent.UNDELIVERABLE] += done.refused
+                if done.end > run.first:
+                    partition.end_dead_letters(run.first, done.end)
+                    self._on_change(served)
+                else:
+                    await trio.sleep(RETRY_S)
+        served.is_storing_letters = False
 
     def _end(self, served: LedSharePartition, error: ErrorCode) -> None:
         """Stop serving a share partition. It is loaded again when a member asks for its records."""
@@ -217,8 +278,10 @@ class SharePartitions:
         while served.is_current:
             loaded = await self._store.load(served.key, served.epoch)
             error = loaded.error_code
-            if not error:
-                error = await self._open(served, loaded.state)
+            try:
+                error = error or await self._open(served, loaded.state)
+            except StorageError:
+                error = ErrorCode.KAFKA_STORAGE_ERROR
             if error not in COORDINATOR_ERRORS:
                 break
             await trio.sleep(RETRY_S)
@@ -229,13 +292,12 @@ class SharePartitions:
         """Begin to serve a share partition that was loaded, once the offset at which it begins is committed."""
         log, state = served.log, stored
         if state.start_offset < 0:
-            is_earliest = self.settings_of(served.key.group_id).is_earliest
-            state = attrs.evolve(state, start_offset=log.index.start_offset if is_earliest else log.high_watermark)
+            state = attrs.evolve(state, start_offset=await self._find_start(served))
         elif state.written_epoch >= 0:
             end = FetchedOffset(state.end_offset, state.written_epoch, "", ErrorCode.NONE)
             partition = TopicPartition(log.topic, log.number)
             state = state.cut(follow_divergences(self._tables, partition, end).offset)
-        opened = SharePartition(state, served.epoch)
+        opened = SharePartition(state, served.epoch, self.counts[served.key.group_id])
         if opened.store() != stored:
             error = await self._store.write(served.key, opened.store())
             if error:
@@ -244,7 +306,16 @@ class SharePartitions:
         served.verified_at = trio.current_time()
         served.notify()
         self._watchers.notify(log)
+        self._store_dead_letters(served)
         return ErrorCode.NONE
+
+    async def _find_start(self, served: LedSharePartition) -> Offset:
+        """Return where a new group begins. Raise `StorageError` if times cannot be read."""
+        log, settings = served.log, self.settings_of(served.key.group_id)
+        if settings.begins_after_ms is None:
+            return log.index.start_offset if settings.is_earliest else log.high_watermark
+        found = await self._reader.find_offset_by_time(log, self._time_ms() - settings.begins_after_ms)
+        return log.high_watermark if found is None else min(found[0], log.high_watermark)
 
     async def verify(self, served: LedSharePartition) -> None:
         """Stop serving a share partition whose state was replaced at the coordinator.
@@ -301,6 +372,10 @@ class SharePartitions:
         while True:
             await trio.sleep(IDLE_S)
             for served in list(self._served.values()):
-                is_idle = trio.current_time() - served.used_at > IDLE_S and not served.is_writing
+                is_idle = (
+                    trio.current_time() - served.used_at > IDLE_S
+                    and not served.is_writing
+                    and not served.is_storing_letters
+                )
                 if is_idle and served.key not in self._locks:
                     self._end(served, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -330,7 +330,7 @@ async def _describe(request: Request, topic: Topic, *, has_times: bool = False) 
         settings=[
             TopicSetting.of(each)
             for each in list_settings(topic, request.broker.config)
-            if each.has_effect or each.is_own
+            if each.rule.has_effect or each.is_own
         ],
         permissions=list_permissions(request.principal, topic.name),
     )

@@ -9,11 +9,13 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.settings import GroupSettings
+from dafka.broker.core.groups.share.members import ASSIGNOR
 from dafka.broker.core.metadata import topic_settings
 from dafka.broker.core.metadata.commands import AlterGroupSettings
 from dafka.broker.core.metadata.features import SHARE_GROUPS
 from dafka.broker.core.metadata.group_settings import GROUP_SETTINGS, find_problem
-from dafka.broker.core.metadata.topic_settings import SettingKind, TopicSetting, find_settings_problem
+from dafka.broker.core.metadata.setting_rules import SettingKind
+from dafka.broker.core.metadata.topic_settings import TopicSetting, find_settings_problem
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.transactions.coordinator import TransactionSettings
 from dafka.config import Config
@@ -99,8 +101,8 @@ def _describe_setting(setting: TopicSetting) -> Setting:
         setting.name,
         setting.value,
         FROM_TOPIC if setting.is_own else default_source,
-        _KINDS[setting.kind],
-        setting.description,
+        _KINDS[setting.rule.kind],
+        setting.rule.description,
         [*own, (setting.broker_name or setting.name, setting.default, default_source)],
     )
 
@@ -124,17 +126,20 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
         ("default.replication.factor", config.broker.replicas, _INT, "[broker] replicas"),
         ("delete.topic.enable", "true", _BOOLEAN, ""),
         ("group.consumer.assignors", ",".join(kafka.consumer_assignors), _LIST, "[kafka] consumer_assignors"),
+        ("group.share.assignors", ASSIGNOR, _LIST, ""),
+        ("group.share.max.share.sessions", kafka.share_sessions_max, _INT, "[kafka] share_sessions_max"),
+        ("group.share.max.size", kafka.share_members_max, _INT, "[kafka] share_members_max"),
         (
-            "group.consumer.heartbeat.interval.ms",
-            kafka.consumer_heartbeat_interval_ms,
-            _INT,
-            "[kafka] consumer_heartbeat_interval_ms",
+            "errors.deadletterqueue.auto.create.topics.enable",
+            flags[kafka.auto_create_dead_letters == "on"],
+            _BOOLEAN,
+            "[kafka] auto_create_dead_letters",
         ),
         (
-            "group.consumer.session.timeout.ms",
-            kafka.consumer_session_timeout_ms,
-            _INT,
-            "[kafka] consumer_session_timeout_ms",
+            "errors.deadletterqueue.topic.name.prefix",
+            kafka.dead_letter_prefix,
+            _STRING,
+            "[kafka] dead_letter_prefix",
         ),
         ("group.initial.rebalance.delay.ms", kafka.rebalance_delay_ms, _INT, "[kafka] rebalance_delay_ms"),
         ("group.max.session.timeout.ms", groups.group_max_session_timeout_ms, _INT, ""),
@@ -163,24 +168,31 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
         Setting(name, str(value), FROM_BROKER, kind, f"Here: {origin}." if origin else "It cannot be changed here.")
         for name, value, kind, origin in rows
     ]
-    defaults = [each for each in topic_settings.list_settings(Topic("", ""), config) if each.has_effect]
+    defaults = [each for each in topic_settings.list_settings(Topic("", ""), config) if each.rule.has_effect]
     settings += [_describe_setting(each)._replace(name=each.broker_name) for each in defaults if each.broker_name]
+    settings += [
+        Setting(f"group.{name}", rule.default(config), FROM_BROKER, _KINDS[rule.kind], rule.description)
+        for name, rule in GROUP_SETTINGS.items()
+        if rule.has_effect and rule.kind is SettingKind.INT
+    ]
     return sorted(settings)
 
 
 def _group_settings(context: RequestContext, group_id: str) -> list[Setting]:
-    own = context.broker.node.tables.state.group_settings.find(group_id)
-    return [
-        Setting(
-            name,
-            own.get(name, each.default),
-            FROM_GROUP if name in own else FROM_DEFAULT,
-            _STRING if each.range is None else _INT,
-            each.text,
-            [*([(name, own[name], FROM_GROUP)] if name in own else []), (name, each.default, FROM_DEFAULT)],
-        )
-        for name, each in GROUP_SETTINGS.items()
-    ]
+    own, config = context.broker.node.tables.state.group_settings.find(group_id), context.broker.config
+    found = []
+    for name, rule in GROUP_SETTINGS.items():
+        default = rule.default(config)
+        default_source = FROM_DEFAULT if default == rule.default(_NOT_CONFIGURED) else FROM_BROKER
+        synonyms = [(f"group.{name}" if rule.kind is SettingKind.INT else name, default, default_source)]
+        if name in own:
+            synonyms.insert(0, (name, own[name], FROM_GROUP))
+        _, value, source = synonyms[0]
+        found.append(Setting(name, value, source, _KINDS[rule.kind], rule.description, synonyms))
+    return found
+
+
+_NOT_CONFIGURED = Config()
 
 
 def _may(user: Permissions, operation: Operation, resource_type: int, name: str) -> bool:
@@ -375,7 +387,7 @@ async def _change_group(
         return ErrorCode.INVALID_GROUP_ID, "the group id is empty"
     if settings is None:
         return ErrorCode.INVALID_CONFIG, _IMPOSSIBLE
-    if problem := find_problem(settings):
+    if problem := find_problem(settings, context.broker.config):
         return ErrorCode.INVALID_CONFIG, problem
     if is_trial:
         return ErrorCode.NONE, None

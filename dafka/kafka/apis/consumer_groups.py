@@ -74,7 +74,7 @@ async def heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequ
             may_read=context.may_read,
         )
     )
-    return _answer(context, result)
+    return _answer(context, request.group_id, result)
 
 
 def _refuse(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
@@ -83,14 +83,14 @@ def _refuse(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartb
     )
 
 
-def _answer(context: RequestContext, result: ConsumerHeartbeatResult) -> ConsumerGroupHeartbeatResponse:
+def _answer(context: RequestContext, group_id: str, result: ConsumerHeartbeatResult) -> ConsumerGroupHeartbeatResponse:
     if result.error_code:
         return _refuse(result.error_code, result.error_message)
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.NONE,
         member_id=result.member_id,
         member_epoch=result.member_epoch,
-        heartbeat_interval_ms=context.broker.config.kafka.consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=int(context.broker.group_setting(group_id, "consumer.heartbeat.interval.ms")),
         assignment=answer_assignment(result.assignment),
     )
 

@@ -34,10 +34,10 @@ UPGRADE = 1
 """The type of an update that raises a level."""
 
 TRANSACTION_FEATURE, SHARE_FEATURE = "transaction.version", "share.version"
-"""The features by which clients know how transactions work, and whether there are share groups."""
+"""The features by which clients know how transactions work, and whether there are share groups and dead letters."""
 
 FOLLOWING: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {TRANSACTION_FEATURE: (TRANSACTIONS, 2), SHARE_FEATURE: (SHARE_GROUPS, 1)}
+    {TRANSACTION_FEATURE: (TRANSACTIONS, 2), SHARE_FEATURE: (SHARE_GROUPS, 2)}
 )
 """The features that follow the level of the cluster: the first level with each, and its version from then on."""
 

@@ -54,7 +54,7 @@ async def heartbeat(context: RequestContext, request: ShareGroupHeartbeatRequest
         error_code=ErrorCode.NONE,
         member_id=result.member_id,
         member_epoch=result.member_epoch,
-        heartbeat_interval_ms=context.broker.config.kafka.consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=int(context.broker.group_setting(request.group_id, "share.heartbeat.interval.ms")),
         assignment=answer_assignment(result.assignment),
     )
 

@@ -122,7 +122,7 @@ def _describe_partition(
         partition_index=number,
         start_offset=start,
         leader_epoch=max(state.written_epoch, 0),
-        lag=-1 if end is None else max(end - start - state.ended_count, 0),
+        lag=-1 if end is None else state.lag_to(end),
     )
 
 

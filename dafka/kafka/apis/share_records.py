@@ -165,9 +165,9 @@ def _begin(
 ) -> tuple[ErrorCode, ShareSession | None]:
     """Return the session of a request, or the error that it has none."""
     sessions = context.server.share_sessions
-    error, session, ended = sessions.begin(member, epoch, context.connection, added, forgotten)
-    for each in ended:
-        context.broker.shares.release(*each)
+    error, session = sessions.begin(member, epoch, context.connection, added, forgotten)
+    if error is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+        context.broker.shares.release(*member)  # it has no session any more
     return error, session
 
 

@@ -51,7 +51,7 @@ class KafkaServer:
         self.bootstrap_servers = ""
         kafka = broker.config.kafka
         self.fetch_sessions = FetchSessions[FetchPartition](lambda: 1 + secrets.randbelow(2**31 - 1))
-        self.share_sessions = ShareSessions()
+        self.share_sessions = ShareSessions(kafka.share_sessions_max)
         self.counters = Counters()
         self.quotas = ConnectionQuotas(kafka.connections_max, kafka.connections_per_address_max)
         self.receiving = broker.memory.make_pool(kafka.receiving_bytes_max)

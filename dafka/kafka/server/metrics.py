@@ -10,6 +10,7 @@ from collections import Counter
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from dafka.broker.core.error_codes import error_name
+from dafka.broker.core.groups.share.runs import RecordState
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.kafka.server.kafka_server import KafkaServer
 from dafka.operations.metrics import MetricHelp, Samples, TopicLabels, histogram_buckets, make_families
@@ -43,6 +44,12 @@ COUNTERS = {
         "Authentications of clients of Kafka. The mechanism is empty if the client has chosen none.",
         ("mechanism", "result"),
     ),
+    "dafka_kafka_share_records": MetricHelp(
+        "What has happened to records of share groups in the logs that this broker leads: acquired; accepted, "
+        "released, rejected, renewed or skipped by a member; expired, when a lock ends; given_up; dead_lettered, or "
+        "undeliverable if the dead letter was refused.",
+        ("group", "event"),
+    ),
 }
 
 GAUGES = {
@@ -50,10 +57,17 @@ GAUGES = {
     "dafka_kafka_receiving_bytes": MetricHelp("Size of the large requests that are being received."),
     "dafka_kafka_groups": MetricHelp("Groups of consumers, by their state under Kafka's name.", ("state",)),
     "dafka_kafka_group_lag_records": MetricHelp(
-        "Records of a topic behind the offsets that a group has committed, in the logs that its coordinator "
-        "replicates. Other brokers do not count them.",
+        "Records of a topic behind the offsets that a group has committed, or that a share group has not finished, in "
+        "the logs that its coordinator replicates. Other brokers do not count them.",
         ("group", "topic"),
     ),
+    "dafka_kafka_share_acquired_records": MetricHelp(
+        "Records that members of a share group have at present, in the logs that this broker leads.", ("group",)
+    ),
+    "dafka_kafka_share_awaiting_letters": MetricHelp(
+        "Records that a share group has given up, and that wait for their dead letters.", ("group",)
+    ),
+    "dafka_kafka_share_sessions": MetricHelp("Members of share groups that can get records from this broker."),
     "dafka_kafka_open_transactions": MetricHelp("Transactions that are neither committed nor aborted."),
 }
 
@@ -74,13 +88,13 @@ class KafkaMetrics:
         """Return the metrics. The limit on topics with their own series also applies to groups."""
         if self._groups is None:
             self._groups = TopicLabels(topics.topics_max)
-        samples = self._count(topics) | self._measure(topics, self._groups)
+        samples = self._count(topics, self._groups) | self._measure(topics, self._groups)
         durations = HistogramMetricFamily(DURATION_SECONDS, DURATION_TEXT, labels=("api",))
         for api, timer in self._server.counters.timers.items():
             durations.add_metric([api.name], *histogram_buckets([timer.histogram()]))
         return [*make_families(COUNTERS, GAUGES, samples), durations]
 
-    def _count(self, topics: TopicLabels) -> Samples:
+    def _count(self, topics: TopicLabels, groups: TopicLabels) -> Samples:
         counters = self._server.counters
         records: Counter[tuple[str, ...]] = Counter()
         if topics.topics_max:
@@ -91,7 +105,13 @@ class KafkaMetrics:
         for result, by_mechanism in (("succeeded", counters.logins), ("failed", counters.failed_logins)):
             for mechanism, count in by_mechanism.items():
                 logins[mechanism, result] += count
+        shared: Counter[tuple[str, ...]] = Counter()
+        if topics.topics_max:
+            for group_id, events in self._server.broker.shares.counts.items():
+                for event, count in events.items():
+                    shared[groups.label(group_id), event.value] += count
         return {
+            "dafka_kafka_share_records": dict(shared),
             "dafka_kafka_requests": {(api.name,): count for api, count in counters.requests.items()},
             "dafka_kafka_errors": {
                 (api.name, error_name(code)): count for (api, code), count in counters.errors.items()
@@ -121,6 +141,15 @@ class KafkaMetrics:
                 if end is not None and offset.offset >= 0:
                     log_lag = max(end - offset.offset, 0)
                     lag[groups.label(group.group_id), topics.label(partition.topic)] += log_lag
+            for log, state in (coordinator.shares.states_of(group.group_id) or {}).items():
+                topic = broker.node.log_table.find_client_topic_by_id(log.topic_id)
+                end = None if topic is None else broker.node.tables.find_known_end(topic.name, log.number)
+                if topic is not None and end is not None and state.start_offset >= 0:
+                    lag[groups.label(group.group_id), topics.label(topic.name)] += state.lag_to(end)
+        in_share = {state: Counter[tuple[str, ...]]() for state in (RecordState.ACQUIRED, RecordState.ARCHIVING)}
+        if topics.topics_max:
+            for (group_id, record_state), count in broker.shares.count_records().items():
+                in_share[record_state][groups.label(group_id),] += count
         phases = [each.phase for each in broker.transactions.known()]
         is_open = {TransactionPhase.ONGOING, TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT}
         return {
@@ -128,5 +157,8 @@ class KafkaMetrics:
             "dafka_kafka_receiving_bytes": {(): self._server.receiving.taken_bytes},
             "dafka_kafka_groups": dict(states),
             "dafka_kafka_group_lag_records": dict(lag),
+            "dafka_kafka_share_acquired_records": dict(in_share[RecordState.ACQUIRED]),
+            "dafka_kafka_share_awaiting_letters": dict(in_share[RecordState.ARCHIVING]),
+            "dafka_kafka_share_sessions": {(): len(self._server.share_sessions)},
             "dafka_kafka_open_transactions": {(): sum(phase in is_open for phase in phases)},
         }

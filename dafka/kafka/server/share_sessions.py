@@ -54,16 +54,17 @@ class ShareSession:
 
 
 class ShareSessions:
-    """All share sessions of a broker. Beyond `sessions_max`, a new session replaces the least recently used one.
+    """All share sessions of a broker.
 
-    `logs_max` limits the logs in all sessions together: a request that would exceed it gets no session.
+    `sessions_max` limits their number, and `logs_max` the logs in all of them together: a request that would exceed a
+    limit gets no session. So no member loses its session to others.
     """
 
     def __init__(self, sessions_max: int = 2_000, logs_max: int = 200_000) -> None:
         self._sessions_max = sessions_max
         self._logs_max = logs_max
         self._log_count = 0
-        self._sessions: dict[ShareMemberId, ShareSession] = {}  # the least recently used one is first
+        self._sessions: dict[ShareMemberId, ShareSession] = {}
         self._members: dict[Hashable, set[ShareMemberId]] = {}
 
     def __len__(self) -> int:
@@ -76,24 +77,22 @@ class ShareSessions:
         client: Hashable,
         added: Iterable[SharedLog] = (),
         forgotten: Iterable[SharedLog] = (),
-    ) -> tuple[ErrorCode, ShareSession | None, list[ShareMemberId]]:
+    ) -> tuple[ErrorCode, ShareSession | None]:
         """Find the session of a request, and change its logs; begin one in the epoch 0.
 
-        Return the error or NONE, the session, and the members whose sessions have ended with this.
+        Return the error or NONE, and the session. A session with too many logs ends.
         """
-        ended = list[ShareMemberId]()
         session = self._sessions.get(member)
         if epoch == INITIAL_EPOCH:
             self.end(member)
             if len(self._sessions) >= self._sessions_max:
-                ended.append(next(iter(self._sessions)))
-                self.end(ended[0])
-            session = ShareSession(client)
+                return ErrorCode.SHARE_SESSION_LIMIT_REACHED, None
+            session = self._sessions[member] = ShareSession(client)
             self._members.setdefault(client, set()).add(member)
         elif session is None:
-            return ErrorCode.SHARE_SESSION_NOT_FOUND, None, []
+            return ErrorCode.SHARE_SESSION_NOT_FOUND, None
         elif epoch not in {session.epoch, FINAL_EPOCH}:
-            return ErrorCode.INVALID_SHARE_SESSION_EPOCH, None, []
+            return ErrorCode.INVALID_SHARE_SESSION_EPOCH, None
         else:
             session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
         before = len(session.logs)
@@ -101,12 +100,10 @@ class ShareSessions:
         for log in forgotten:
             session.logs.pop(log, None)
         self._log_count += len(session.logs) - before
-        self._sessions.pop(member, None)
-        self._sessions[member] = session
         if self._log_count > self._logs_max:
             self.end(member)
-            return ErrorCode.SHARE_SESSION_NOT_FOUND, None, [*ended, member]
-        return ErrorCode.NONE, session, ended
+            return ErrorCode.SHARE_SESSION_LIMIT_REACHED, None
+        return ErrorCode.NONE, session
 
     def end(self, member: ShareMemberId) -> None:
         """End the session of a member, if there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from dafka.config import Config
 from dafka.kafka.protocol.constants import RECORD_LIMIT, ApiKey
 from tests.kafka.apis.door import Client, Door, open_door
 from tests.kafka.share_member import ShareMember, errors_of
+from tests.waiting import poll_until
 
 ACCEPT, RELEASE, REJECT, RENEW = list(AcknowledgeType)[1:]
 NONE = ErrorCode.NONE
@@ -225,6 +227,40 @@ def test_a_group_can_begin_at_the_first_record_and_get_only_committed_ones(shari
     assert sharing.offsets()[0] == 8
 
 
+def test_a_group_can_begin_at_the_first_record_that_is_not_too_old(sharing: Sharing, client: Client) -> None:
+    set_group(client, sharing.group, share_auto_offset_reset="by_duration:PT1H")
+    now_ms = time.time_ns() // 10**6
+    for age_s in (7200, 3700, 3500, 0):
+        sharing.client.append(sharing.topic, encode_batch(0, [b"x"], timestamps=now_ms - age_s * 1000))
+    member = ShareMember(sharing.door.servers, sharing.group, sharing.topic, "one").join()
+    sharing.members.append(member)
+    delivered: dict[int, int] = {}
+    while len(delivered) < 2:
+        delivered |= counts(member, member.fetch())
+    assert delivered == {2: 1, 3: 1}
+
+
+def test_members_have_the_times_of_their_group(sharing: Sharing, client: Client) -> None:
+    set_group(client, sharing.group, share_heartbeat_interval_ms="100", share_session_timeout_ms="1000")
+    silent = sharing.join("silent")
+    answer = silent.client.ask(
+        ApiKey.SHARE_GROUP_HEARTBEAT, 1, group_id=sharing.group, member_id="silent", member_epoch=silent.epoch
+    )
+    assert answer["heartbeat_interval_ms"] == 100
+    asked = {"group_ids": [sharing.group], "include_authorized_operations": False}
+    poll_until(lambda: client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, **asked)["groups"][0]["members"] == [])
+    assert silent.beat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_can_forbid_to_renew_locks(sharing: Sharing, client: Client) -> None:
+    set_group(client, sharing.group, share_renew_acknowledge_enable="false")
+    member = sharing.join("one")
+    sharing.write(1)
+    assert counts(member, member.fetch()) == {0: 1}
+    assert errors_of(member.acknowledge({0: {0: RENEW}}, is_renew_ack=True)) == {0: ErrorCode.INVALID_REQUEST}
+    assert errors_of(member.acknowledge({0: {0: ACCEPT}})) == {0: NONE}
+
+
 def set_group(client: Client, group: str, **settings: str) -> None:
     """Set settings of a group, whose names have underscores here. A share partition takes them over at once."""
     configs = [
@@ -254,7 +290,7 @@ def test_settings_of_groups_are_described_set_and_deleted(sharing: Sharing, clie
         return found["error_code"], found["error_message"]
 
     defaults = describe()
-    assert defaults == {each: (setting.default, 5) for each, setting in GROUP_SETTINGS.items()}
+    assert defaults == {each: (rule.default(Config()), 5) for each, rule in GROUP_SETTINGS.items()}
     assert change(is_trial=True) == (NONE, None)
     assert describe() == defaults
     assert change() == (NONE, None)

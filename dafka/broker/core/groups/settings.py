@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
+
+
+def _have_none(_group_id: str, _kind: str) -> None:
+    """Groups have no session timeouts of their own."""
 
 
 @attrs.frozen(kw_only=True)
 class GroupSettings:
-    """The limits of groups, named like Kafka's broker settings."""
+    """The limits of groups, named like Kafka's broker settings.
+
+    `own_timeout_of` returns the session timeout that is a setting of a group, in milliseconds, for its members of a
+    kind: `consumer` or `share`; None if the broker's counts.
+    """
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -21,3 +31,4 @@ class GroupSettings:
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # since the group became empty, or stopped reading their topic
     offsets_retention_check_interval_ms: int = 600_000
+    own_timeout_of: Callable[[str, str], int | None] = _have_none

@@ -15,7 +15,7 @@ from dafka.broker.core.metadata.commands import (
     CreateAcls,
     SetScramCredential,
 )
-from dafka.broker.core.metadata.group_settings import find_problem
+from dafka.broker.core.metadata.group_settings import find_value_problem
 from dafka.broker.core.metadata.state_records import ACL, GROUP, QUOTA, SCRAM, decode_records
 from dafka.broker.core.scram_credentials import ScramCredential, find_credential_problem
 from dafka.errors import StorageFormatError
@@ -65,7 +65,7 @@ def _find_problems(
     for quota in quotas:
         yield find_entity_problem(quota.entity)
         yield from (find_limit_problem(quota.entity, name, float(value)) for name, value in quota.limits.items())
-    yield from (find_problem(each.settings) for each in groups)
+    yield from (find_value_problem(each.settings) for each in groups)
     yield from map(find_credential_problem, credentials)
 
 

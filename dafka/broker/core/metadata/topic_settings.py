@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import NamedTuple
 
 from dafka.batches import Compression, TimestampType
+from dafka.broker.core.metadata.setting_rules import (
+    LONG_MAX,
+    SettingKind,
+    SettingRule,
+    flag_rule,
+    is_whole,
+    number_rule,
+)
 from dafka.broker.core.metadata.topics import Topic
 from dafka.config import BATCH_BYTES_MAX, ColdConfig, Config, StoreConfig
-
-
-class SettingKind(Enum):
-    """The type of a setting's value."""
-
-    STRING = "string"
-    INT = "int"
-    LONG = "long"
-    DOUBLE = "double"
-    LIST = "list"
-    BOOLEAN = "boolean"
 
 
 class TopicSetting(NamedTuple):
@@ -35,37 +31,7 @@ class TopicSetting(NamedTuple):
     is_own: bool
     is_configured: bool
     broker_name: str
-    kind: SettingKind
-    has_effect: bool
-    text: str
-
-    @property
-    def description(self) -> str:
-        """The text for clients and for the documentation, which begins with a warning if the setting has no effect."""
-        return self.text if self.has_effect else f"No effect. {self.text}"
-
-
-class _Rule(NamedTuple):
-    kind: SettingKind
-    default: Callable[[Config], str]
-    is_valid: Callable[[str], bool]
-    expected: str
-    text: str
-    has_effect: bool = True
-
-
-LONG_MAX = 2**63 - 1
-"""The largest value of a setting that is a number."""
-
-
-def _is_whole(minimum: int, maximum: int = LONG_MAX) -> Callable[[str], bool]:
-    def check(value: str) -> bool:
-        try:
-            return minimum <= int(value) <= maximum
-        except ValueError:
-            return False
-
-    return check
+    rule: SettingRule
 
 
 def _is_ratio(value: str) -> bool:
@@ -88,24 +54,17 @@ def _split(value: str) -> list[str]:
     return [each.strip() for each in value.split(",")]
 
 
-def _number(
-    kind: SettingKind, default: Callable[[Config], str], minimum: int, text: str, maximum: int = LONG_MAX
-) -> _Rule:
-    expected = f"a number from {minimum} on" if maximum == LONG_MAX else f"a number from {minimum} to {maximum}"
-    return _Rule(kind, default, _is_whole(minimum, maximum), expected, text)
-
-
-def _kept(kind: SettingKind, default: str, is_valid: Callable[[str], bool], expected: str, text: str) -> _Rule:
+def _kept(kind: SettingKind, default: str, is_valid: Callable[[str], bool], expected: str, text: str) -> SettingRule:
     """Return the rule of a setting that is kept and shown, and that has no effect."""
-    return _Rule(kind, lambda _: default, is_valid, expected, text, has_effect=False)
+    return SettingRule(kind, lambda _: default, is_valid, expected, text, has_effect=False)
 
 
-def _kept_number(kind: SettingKind, default: int, minimum: int, text: str, maximum: int = LONG_MAX) -> _Rule:
-    return _number(kind, lambda _: str(default), minimum, text, maximum)._replace(has_effect=False)
+def _kept_number(kind: SettingKind, default: int, minimum: int, text: str, maximum: int = LONG_MAX) -> SettingRule:
+    return number_rule(kind, lambda _: str(default), minimum, text, maximum)._replace(has_effect=False)
 
 
-def _kept_flag(text: str) -> _Rule:
-    return _kept(SettingKind.BOOLEAN, "false", {"true", "false"}.__contains__, "'true' or 'false'", text)
+def _kept_flag(text: str) -> SettingRule:
+    return flag_rule(lambda _: "false", text)._replace(has_effect=False)
 
 
 _STRING, _INT, _LONG = SettingKind.STRING, SettingKind.INT, SettingKind.LONG
@@ -127,51 +86,59 @@ REMOTE_STORAGE = "remote.storage.enable"
 """The setting for the cold tier, which a topic can only have on brokers that have one."""
 
 
-def _local(choose: Callable[[ColdConfig], int]) -> _Rule:
+DEAD_LETTERS = "errors.deadletterqueue.group.enable"
+"""The setting that permits share groups to write dead letters to a topic."""
+
+
+def _local(choose: Callable[[ColdConfig], int]) -> SettingRule:
     rule = _kept_number(_LONG, -2, -2, _TIERS)
     return rule._replace(default=lambda config: str(choose(config.cold) or -1) if config.cold.storage else "-2")
 
 
 _RULES = {
-    "availability": _Rule(
+    "availability": SettingRule(
         _STRING,
         lambda _: MAJORITY,
         lambda value: value in {MAJORITY, BRANCH},
         f"'{MAJORITY}' or '{BRANCH}'",
         "Who can write to a log during a network partition.",
     ),
-    "cleanup.policy": _Rule(
+    "cleanup.policy": SettingRule(
         SettingKind.LIST,
         lambda _: DELETE,
         lambda value: set(_split(value)) in ({DELETE}, {COMPACT}, {DELETE, COMPACT}),
         f"'{DELETE}', '{COMPACT}' or '{COMPACT},{DELETE}'",
         "Whether old records are deleted, and whether only the last record of each key is kept.",
     ),
-    "compression.gzip.level": _Rule(
+    "compression.gzip.level": SettingRule(
         _INT,
         lambda _: _DEFAULT_LEVEL,
-        lambda value: value == _DEFAULT_LEVEL or _is_whole(1, 9)(value),
+        lambda value: value == _DEFAULT_LEVEL or is_whole(1, 9)(value),
         "-1 or a number from 1 to 9",
         "The level with which the leader compresses if compression.type is gzip; -1 for 6.",
     ),
-    "compression.lz4.level": _number(
+    "compression.lz4.level": number_rule(
         _INT, lambda _: "9", 1, "The level with which the leader compresses if compression.type is lz4.", 17
     ),
-    "compression.type": _Rule(
+    "compression.type": SettingRule(
         _STRING,
         lambda _: _PRODUCER,
         {_PRODUCER, *_CODECS}.__contains__,
         ", ".join(f"'{each}'" for each in (_PRODUCER, *_CODECS)),
         "The compression of stored batches. The leader compresses others again, and keeps all with 'producer'.",
     ),
-    "compression.zstd.level": _number(
+    "compression.zstd.level": number_rule(
         _INT, lambda _: "3", -131072, "The level with which the leader compresses if compression.type is zstd.", 22
     ),
-    "delete.retention.ms": _number(
+    "delete.retention.ms": number_rule(
         _LONG,
         lambda config: str(config.store.tombstone_ms),
         0,
         "How long a compacted topic keeps the tombstone of a key, in ms.",
+    ),
+    DEAD_LETTERS: flag_rule(
+        lambda _: "false",
+        "Whether share groups can use the topic for dead letters: with errors.deadletterqueue.topic.name.",
     ),
     "file.delete.delay.ms": _kept_number(_LONG, 60_000, 0, _SEGMENTS),
     "flush.messages": _kept_number(_LONG, LONG_MAX, 1, _SYNCED),
@@ -185,53 +152,53 @@ _RULES = {
     ),
     "local.retention.bytes": _local(lambda cold: cold.local_retention_bytes),
     "local.retention.ms": _local(lambda cold: cold.local_retention_ms),
-    "max.compaction.lag.ms": _number(
+    "max.compaction.lag.ms": number_rule(
         _LONG,
         lambda _: str(LONG_MAX),
         1,
         "How long after a record of a compacted topic was stored a pass begins at the latest, in ms.",
     ),
-    "max.decompressed.message.bytes": _Rule(
+    "max.decompressed.message.bytes": SettingRule(
         _INT,
         lambda config: str(config.kafka.batch_bytes_max),
-        _is_whole(1, BATCH_BYTES_MAX),
+        is_whole(1, BATCH_BYTES_MAX),
         f"a number from 1 to {BATCH_BYTES_MAX}, the size of the largest record in a batch",
         "The largest size of the records of a batch without compression, in bytes.",
     ),
-    "max.message.bytes": _Rule(
+    "max.message.bytes": SettingRule(
         _INT,
         lambda config: str(config.kafka.message_bytes_max),
-        _is_whole(0, BATCH_BYTES_MAX),
+        is_whole(0, BATCH_BYTES_MAX),
         f"a number from 0 to {BATCH_BYTES_MAX}, the size of the largest record in a batch",
         "The largest size of a batch, in bytes.",
     ),
-    "message.timestamp.after.max.ms": _number(
+    "message.timestamp.after.max.ms": number_rule(
         _LONG, lambda _: "3600000", 0, "How far after the broker's time the time of a client's record can be, in ms."
     ),
-    "message.timestamp.before.max.ms": _number(
+    "message.timestamp.before.max.ms": number_rule(
         _LONG,
         lambda _: str(LONG_MAX),
         0,
         "How far before the broker's time the time of a client's record can be, in ms.",
     ),
-    "message.timestamp.type": _Rule(
+    "message.timestamp.type": SettingRule(
         _STRING,
         lambda _: "CreateTime",
         _TIMESTAMP_TYPES.__contains__,
         "'CreateTime' or 'LogAppendTime'",
         "Whether records of clients have the time of their producer, or that at which the leader appends them.",
     ),
-    "min.cleanable.dirty.ratio": _Rule(
+    "min.cleanable.dirty.ratio": SettingRule(
         SettingKind.DOUBLE,
         lambda config: str(config.store.compaction_dirty_percent / 100),
         _is_ratio,
         "a number from 0 to 1",
         "Which part of a compacted topic can be dropped before it is compacted.",
     ),
-    "min.compaction.lag.ms": _number(
+    "min.compaction.lag.ms": number_rule(
         _LONG, lambda _: "0", 0, "How long records of a compacted topic stay uncompacted after they were stored, in ms."
     ),
-    "min.insync.replicas": _number(
+    "min.insync.replicas": number_rule(
         _INT, lambda _: _REPLICAS_MIN, 1, "How many replicas must be in sync for writes with acks=all."
     ),
     "preallocate": _kept_flag(_SEGMENTS),
@@ -240,13 +207,13 @@ _RULES = {
     REMOTE_STORAGE: _kept_flag(_TIERS)._replace(
         default=lambda config: "true" if config.cold.storage else "false",
     ),
-    "retention.bytes": _number(
+    "retention.bytes": number_rule(
         _LONG,
         lambda config: str(config.store.retention_bytes or -1),
         -1,
         "The size above which a log drops its oldest records, in bytes; -1 for no limit.",
     ),
-    "retention.ms": _number(
+    "retention.ms": number_rule(
         _LONG,
         lambda config: str(config.store.retention_ms or -1),
         -1,
@@ -306,6 +273,11 @@ def number_of(topic: Topic, config: Config, name: str) -> int:
     """Return a setting of a topic that is a whole number."""
     own = topic.settings.get(name)
     return int(_RULES[name].default(config) if own is None else own)
+
+
+def accepts_dead_letters(topic: Topic) -> bool:
+    """Return whether share groups can use a topic for dead letters."""
+    return topic.settings.get(DEAD_LETTERS) == "true"
 
 
 def timestamp_type_of(topic: Topic) -> TimestampType:
@@ -370,9 +342,7 @@ def list_settings(topic: Topic, config: Config) -> list[TopicSetting]:
             name in topic.settings,
             defaults[name] != _DEFAULTS[name],
             _BROKER_NAMES.get(name, ""),
-            rule.kind,
-            rule.has_effect,
-            rule.text,
+            rule,
         )
         for name, rule in _RULES.items()
     ]

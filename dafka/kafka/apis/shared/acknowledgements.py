@@ -46,15 +46,16 @@ async def acknowledge(
 ) -> dict[SharedLog, ErrorCode]:
     """Acknowledge what a member says of the records of logs. Return the errors once the changes are committed.
 
-    Only a request that `is_renewal` can renew locks.
+    Only a request that `is_renewal` can renew locks, if the group permits that.
     """
     errors, changed = dict[SharedLog, ErrorCode](), dict[SharedLog, LedSharePartition]()
     shares = context.broker.shares
+    may_renew = is_renewal and shares.settings_of(member.group_id).may_renew
     for each, batches in named.items():
         log, errors[each] = find_shared_log(context, each)
         if log is None or errors[each]:
             continue
-        read = _read(batches, is_renewal=is_renewal)
+        read = _read(batches, may_renew=may_renew)
         served = shares.served(member.group_id, id_of(each.topic_id), each.number)
         if read is None:
             errors[each] = ErrorCode.INVALID_REQUEST
@@ -70,10 +71,10 @@ async def acknowledge(
     return errors
 
 
-def _read(batches: Iterable[AcknowledgementBatch], *, is_renewal: bool) -> list[Acknowledgement] | None:
+def _read(batches: Iterable[AcknowledgementBatch], *, may_renew: bool) -> list[Acknowledgement] | None:
     """Return what a member says, as ranges; None if it does not follow Kafka's format."""
     found = list[Acknowledgement]()
-    known = max(AcknowledgeType) if is_renewal else AcknowledgeType.REJECT
+    known = max(AcknowledgeType) if may_renew else AcknowledgeType.REJECT
     for each in batches:
         first, end, types = each.first_offset, each.last_offset + 1, each.acknowledge_types
         if end <= first or len(types) not in {1, end - first} or not 0 <= min(types) <= max(types) <= known:

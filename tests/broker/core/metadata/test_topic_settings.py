@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dafka.broker.core.metadata.setting_rules import SettingKind
 from dafka.broker.core.metadata.topic_settings import (
     EFFECTIVE_SETTING_NAMES,
     REMOTE_STORAGE,
     TOPIC_SETTING_NAMES,
-    SettingKind,
     availability_of,
     find_setting_problem,
     find_settings_problem,
@@ -37,6 +37,7 @@ VALUES: dict[str, tuple[SettingKind, list[str], list[str]]] = {
         ["", "none", "GZIP"],
     ),
     "compression.zstd.level": (SettingKind.INT, ["-131072", "-1", "22"], ["-131073", "23"]),
+    "errors.deadletterqueue.group.enable": (SettingKind.BOOLEAN, ["true", "false"], ["True", "yes", ""]),
     "delete.retention.ms": (SettingKind.LONG, ["0", LONG_MAX], ["-1", str(2**63), "1.5", ""]),
     "max.compaction.lag.ms": (SettingKind.LONG, ["1", LONG_MAX], ["0", "-1"]),
     "max.decompressed.message.bytes": (SettingKind.INT, ["1", BYTES_MAX], ["0", TOO_MANY_BYTES, "x"]),
@@ -97,10 +98,10 @@ def test_values_are_valid_within_their_limits(name: str) -> None:
     topic = Topic("orders", "1D", settings={name: valid[0]})
     (own,) = [each for each in list_settings(topic, Config()) if each.name == name]
     (bare,) = [each for each in list_settings(Topic("orders", "1D"), Config()) if each.name == name]
-    assert (own.value, own.is_own, own.kind, own.has_effect) == (valid[0], True, kind, name in VALUES)
+    assert (own.value, own.is_own, own.rule.kind, own.rule.has_effect) == (valid[0], True, kind, name in VALUES)
     assert (bare.value, bare.default, bare.is_own) == (own.default, own.default, False)
     assert name in VALUES or bare.value == valid[0]
-    assert own.text.endswith(".")
+    assert own.rule.text.endswith(".")
 
 
 def test_an_unknown_setting_is_refused_with_those_that_there_are() -> None:
@@ -148,7 +149,7 @@ def test_defaults_have_kafka_s_names_of_brokers_and_are_told_from_configured_one
 
 def test_a_topic_has_the_settings_of_the_broker_unless_it_has_its_own() -> None:
     config = Config().with_store(retention_ms=5, retention_bytes=7, tombstone_ms=9, compaction_dirty_percent=25)
-    found = {each.name: each.value for each in list_settings(Topic("orders", "1D"), config) if each.has_effect}
+    found = {each.name: each.value for each in list_settings(Topic("orders", "1D"), config) if each.rule.has_effect}
     assert found == {
         "availability": "majority",
         "cleanup.policy": "delete",
@@ -157,6 +158,7 @@ def test_a_topic_has_the_settings_of_the_broker_unless_it_has_its_own() -> None:
         "compression.type": "producer",
         "compression.zstd.level": "3",
         "delete.retention.ms": "9",
+        "errors.deadletterqueue.group.enable": "false",
         "max.compaction.lag.ms": LONG_MAX,
         "max.decompressed.message.bytes": str(config.kafka.batch_bytes_max),
         "max.message.bytes": str(config.kafka.message_bytes_max),

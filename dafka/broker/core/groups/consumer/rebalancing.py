@@ -114,7 +114,8 @@ class ConsumerRebalancer:
 
     def begin_session(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
         """Extend the session of a member."""
-        timeout_ms = self._settings.group_consumer_session_timeout_ms
+        own_ms = self._settings.own_timeout_of(group.group_id, "consumer")
+        timeout_ms = self._settings.group_consumer_session_timeout_ms if own_ms is None else own_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._deadlines.set((SESSION, group.group_id, member.member_id), now_ms + timeout_ms)

@@ -188,7 +188,8 @@ class ShareMembership:
         ]
 
     def _begin_session(self, group: ShareGroup, member_id: str, now_ms: int) -> None:
-        timeout_ms = self._settings.group_share_session_timeout_ms
+        own_ms = self._settings.own_timeout_of(group.group_id, "share")
+        timeout_ms = self._settings.group_share_session_timeout_ms if own_ms is None else own_ms
         self._sessions.set((group.group_id, member_id), now_ms + timeout_ms)
 
 

@@ -21,6 +21,9 @@ class RecordState(IntEnum):
     ACKNOWLEDGED = 2
     """A member has accepted it."""
 
+    ARCHIVING = 3
+    """It is not delivered again, and its dead letter is possibly not stored yet (KIP-1191)."""
+
     ARCHIVED = 4
     """It is not delivered again: it was rejected, delivered too often, or there is no record."""
 

@@ -6,8 +6,9 @@ If it does nothing, they become available again. A record that is delivered too 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 import attrs
@@ -29,6 +30,37 @@ class AcknowledgeType(IntEnum):
 
     RENEW = 4
     """The member needs more time."""
+
+
+class ShareEvent(Enum):
+    """What happens to records of a share partition, as metrics count it."""
+
+    ACQUIRED = "acquired"
+    ACCEPTED = "accepted"
+    RELEASED = "released"
+    REJECTED = "rejected"
+    RENEWED = "renewed"
+    SKIPPED = "skipped"
+    """A member says that there is no record."""
+
+    EXPIRED = "expired"
+    """The lock of a member has expired."""
+
+    GIVEN_UP = "given_up"
+    """They were rejected, or delivered as often as the group allows."""
+
+    DEAD_LETTERED = "dead_lettered"
+    UNDELIVERABLE = "undeliverable"
+    """Their dead letters were refused."""
+
+
+_ACKNOWLEDGED = {
+    AcknowledgeType.GAP: ShareEvent.SKIPPED,
+    AcknowledgeType.ACCEPT: ShareEvent.ACCEPTED,
+    AcknowledgeType.RELEASE: ShareEvent.RELEASED,
+    AcknowledgeType.REJECT: ShareEvent.REJECTED,
+    AcknowledgeType.RENEW: ShareEvent.RENEWED,
+}
 
 
 class Acknowledgement(NamedTuple):
@@ -63,11 +95,13 @@ class ShareLimits:
         lock_ms: How long a member has records.
         delivery_count_max: How often a record is delivered.
         in_flight_max: How many offsets there can be from the first record that has not ended to the last delivered one.
+        has_dead_letters: Whether records that it gives up get dead letters.
     """
 
     lock_ms: int = 30_000
     delivery_count_max: int = 5
     in_flight_max: int = 2_000
+    has_dead_letters: bool = False
 
 
 DEFAULT_LIMITS = ShareLimits()
@@ -78,10 +112,14 @@ class SharePartition:
     """One share partition, in one leader epoch of its log, restored from its stored state.
 
     `revision` is the number of changes to store. What a member has acknowledged counts when `store` of that revision,
-    or of a later one, is committed.
+    or of a later one, is committed. `counts` counts records by what happens to them.
+
+    Records that are given up stay `ARCHIVING` while they wait for their dead letters, if the group has these. So the
+    next leader stores what this one has not.
     """
 
-    def __init__(self, state: ShareState, leader_epoch: int) -> None:
+    def __init__(self, state: ShareState, leader_epoch: int, counts: Counter[ShareEvent] | None = None) -> None:
+        self.counts = Counter() if counts is None else counts
         self.state_id = state.state_id
         self.leader_epoch = leader_epoch
         self.revision = 0
@@ -107,6 +145,18 @@ class SharePartition:
         """Return the state to store."""
         epoch = self.leader_epoch
         return ShareState(self.state_id, epoch, epoch, self.start_offset, store_runs(self._runs))
+
+    def awaiting_dead_letters(self) -> list[Run]:
+        """Return the records that wait for their dead letters."""
+        return [run for run in self._runs if run.state is RecordState.ARCHIVING]
+
+    def end_dead_letters(self, first: int, end: int) -> None:
+        """Archive the records in a range that have waited for their dead letters."""
+        for run in self._runs.between(first, end):
+            if run.state is RecordState.ARCHIVING:
+                self._runs.put(Run(run.first, run.end, RecordState.ARCHIVED))
+        self.revision += 1
+        self._advance()
 
     def next_offset(self, limits: ShareLimits) -> int | None:
         """Return the first offset that a member can acquire; None if too many records are in flight."""
@@ -166,6 +216,7 @@ class SharePartition:
                     self._runs.put(acquired)
                     _add_range(found, AcquiredRange(run.first, end, acquired.delivery_count), range_max)
                     count += end - run.first
+        self.counts[ShareEvent.ACQUIRED] += count
         self._advance()
         return found
 
@@ -185,6 +236,7 @@ class SharePartition:
         if not all(self._is_acquired(member_id, first, end) for first, end, _ in acknowledgements):
             return ErrorCode.INVALID_RECORD_STATE
         for first, end, kind in acknowledgements:
+            self.counts[_ACKNOWLEDGED[kind]] += end - first
             for run in self._runs.between(first, end):
                 self._end_delivery(run, kind, limits, now_ms)
         self.revision += any(each.kind is not AcknowledgeType.RENEW for each in acknowledgements)
@@ -244,7 +296,9 @@ class SharePartition:
     def expire(self, limits: ShareLimits, now_ms: int) -> bool:
         """Release the records whose locks have expired. Return whether there were any."""
         acquired = (run for run in self._runs if run.state is RecordState.ACQUIRED)
-        return self._release([run for run in acquired if run.deadline_ms <= now_ms], limits)
+        expired = [run for run in acquired if run.deadline_ms <= now_ms]
+        self.counts[ShareEvent.EXPIRED] += sum(run.end - run.first for run in expired)
+        return self._release(expired, limits)
 
     def advance_log_start(self, offset: int) -> None:
         """Archive the deleted records before an offset. Members keep the records that they have acquired."""
@@ -271,8 +325,14 @@ class SharePartition:
             self._runs.put(Run(run.first, run.end, RecordState.ACKNOWLEDGED))
         elif kind is AcknowledgeType.RELEASE and run.delivery_count < limits.delivery_count_max:
             self._runs.put(Run(run.first, run.end, RecordState.AVAILABLE, run.delivery_count))
-        else:
+        elif kind is AcknowledgeType.GAP:
             self._runs.put(Run(run.first, run.end, RecordState.ARCHIVED))
+        else:
+            self.counts[ShareEvent.GIVEN_UP] += run.end - run.first
+            if limits.has_dead_letters:
+                self._runs.put(Run(run.first, run.end, RecordState.ARCHIVING, run.delivery_count))
+            else:
+                self._runs.put(Run(run.first, run.end, RecordState.ARCHIVED))
 
     def _archive(self, first: int, end: int) -> None:
         """Archive available offsets in a range in which there are no records. The range can be empty."""

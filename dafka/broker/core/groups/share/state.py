@@ -60,6 +60,10 @@ class ShareState:
         """The number of offsets after the start offset whose states have ended."""
         return sum(run.size for run in self.runs if run.state in ENDED)
 
+    def lag_to(self, end_offset: int) -> int:
+        """Return how many offsets have not ended, up to the end of the log."""
+        return max(end_offset - self.start_offset - self.ended_count, 0)
+
     def cut(self, end_offset: int) -> ShareState:
         """Return the state without what it says of an offset and later ones."""
         runs, first = list[StoredRun](), self.start_offset

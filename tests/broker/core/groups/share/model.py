@@ -154,8 +154,16 @@ class Model:
             self.offsets[number] = Offset(RecordState.ACKNOWLEDGED)
         elif kind is AcknowledgeType.RELEASE and each.count < limits.delivery_count_max:
             self.offsets[number] = Offset(count=each.count)
+        elif kind is not AcknowledgeType.GAP and limits.has_dead_letters:
+            self.offsets[number] = Offset(RecordState.ARCHIVING, each.count)
         else:
             self.offsets[number] = Offset(RecordState.ARCHIVED)
+
+    def end_dead_letters(self, first: int, end: int) -> None:
+        for number in range(first, end):
+            if self.offsets.get(number, Offset()).state is RecordState.ARCHIVING:
+                self.offsets[number] = Offset(RecordState.ARCHIVED)
+        self._advance()
 
     def _archive(self, number: int) -> None:
         if number >= self.start and self.offsets.get(number, Offset()).state is RecordState.AVAILABLE:

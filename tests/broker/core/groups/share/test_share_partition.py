@@ -1,6 +1,7 @@
 """A share partition against its model: members that acknowledge, are late and leave, and leaders that restart.
 
-Each record is accepted once, rejected, delivered as often as it may be, or deleted.
+Each record is accepted once, rejected, delivered as often as it may be, or deleted. What is rejected or delivered too
+often waits for its dead letter, if the group has these, and no other record does.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SEEDS = 150
 STEPS = 150
 END = 120
 MEMBERS = ("a", "b", "c")
-ACQUIRE, ACKNOWLEDGE, ACKNOWLEDGE_PARTS, WITHDRAW, RELEASE, WAIT, RESTART, DELETE = range(8)
+ACQUIRE, ACKNOWLEDGE, ACKNOWLEDGE_PARTS, WITHDRAW, RELEASE, WAIT, RESTART, DELETE, STORE_LETTERS = range(9)
 
 
 class Run:
@@ -37,8 +38,12 @@ class Run:
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
         self.limits = ShareLimits(
-            lock_ms=100, delivery_count_max=self.draw.randint(1, 4), in_flight_max=self.draw.choice((4, 15, 1000))
+            lock_ms=100,
+            delivery_count_max=self.draw.randint(1, 4),
+            in_flight_max=self.draw.choice((4, 15, 1000)),
+            has_dead_letters=self.draw.random() < 0.5,
         )
+        self.lettered: set[int] = set()
         self.log = make_log(self.draw, END)
         self.records = {n for each in self.log if each.has_records for n in range(each.first, each.end)}
         start = self.draw.choice((0, 0, 7))
@@ -47,11 +52,12 @@ class Run:
         self.now_ms = 0
         self.accepted: set[int] = set()
         self.rejected: set[int] = set()
+        self.gaps: set[int] = set()
         self.counts: dict[int, int] = {}
         self.begins = start
 
     def step(self) -> None:
-        (kind,) = self.draw.choices(range(8), (40, 30, 10, 6, 4, 8, 4, 3))
+        (kind,) = self.draw.choices(range(9), (40, 30, 10, 6, 4, 8, 4, 3, 5))
         member_id = self.draw.choice(MEMBERS)
         if kind == ACQUIRE:
             self.acquire(member_id)
@@ -68,11 +74,26 @@ class Run:
             self.wait()
         elif kind == RESTART:
             self.restart()
+        elif kind == STORE_LETTERS:
+            self.store_letters()
         else:
             offset = self.model.start + self.draw.choice((-1, 0, 2, 6))
             self.partition.advance_log_start(offset)
             self.model.advance_log_start(offset)
         self.check()
+
+    def store_letters(self) -> None:
+        """Store the dead letters of some records that wait for theirs."""
+        waiting = self.partition.awaiting_dead_letters()
+        assert self.limits.has_dead_letters or not waiting
+        for first, end in ((run.first, run.end) for run in waiting):
+            assert self.lettered.isdisjoint(range(first, end))
+            ended = self.draw.randint(first, end)
+            revision = self.partition.revision
+            self.partition.end_dead_letters(first, ended)
+            self.model.end_dead_letters(first, ended)
+            self.lettered.update(range(first, ended))
+            assert self.partition.revision > revision
 
     def wait(self) -> None:
         self.now_ms += self.draw.choice((10, 40, 120))
@@ -177,6 +198,8 @@ class Run:
                 self.accepted |= numbers
             elif kind in {AcknowledgeType.REJECT, AcknowledgeType.GAP}:
                 self.rejected |= numbers
+            if kind is AcknowledgeType.GAP:
+                self.gaps |= numbers
 
     def restart(self) -> None:
         stored = self.partition.store()
@@ -196,6 +219,10 @@ class Run:
             found = self.acquire("last", records_max=50)
             self.check()
             self.say("last", [Acknowledgement(number, number + 1, AcknowledgeType.ACCEPT) for number, _ in found])
+            self.store_letters()
+            self.check()
+        while self.partition.awaiting_dead_letters():
+            self.store_letters()
             self.check()
 
 
@@ -209,6 +236,14 @@ def test_each_record_has_one_fate(seed: int) -> None:
         is_deleted = number < run.model.log_start
         is_worn = run.counts.get(number, 0) == run.limits.delivery_count_max
         assert number in run.accepted | run.rejected or is_deleted or is_worn, number
+    assert run.partition.start_offset >= END
+    rejected = run.rejected - run.gaps
+    worn = (
+        {n for n, count in run.counts.items() if count == run.limits.delivery_count_max} - run.accepted - run.rejected
+    )
+    deleted = set(range(run.model.log_start))
+    if run.limits.has_dead_letters:
+        assert rejected | worn - deleted <= run.lettered <= rejected | worn
 
 
 def test_ranges_that_overlap_or_are_empty_are_refused() -> None:
