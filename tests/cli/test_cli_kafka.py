@@ -14,6 +14,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, ShareConsumer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from dafka import Config
 from dafka.broker.access.permissions import Permissions
@@ -200,7 +201,10 @@ def test_groups_whose_coordinator_assigns_are_described_and_not_reset_while_they
             "group", "list"
         )
         (found,) = broker.lines("group", "describe", "assigned")
-        assert (found["state"], [each["client"] for each in found["members"]]) == ("Stable", ["me"])
+        assert (found["state"], [(each["client"], each["logs"]) for each in found["members"]]) == (
+            "Stable",
+            [("me", "shared 0")],
+        )
         assert [each["topic"] for each in found["offsets"]] == ["assigned"]
         refused = broker.error("group", "reset", "assigned", "--to", "earliest")
         assert refused == "group 'assigned': it has members (it is Stable): stop them first"
@@ -229,7 +233,10 @@ def test_share_groups_are_described_and_moved_while_they_have_no_members(broker:
             "group", "list"
         )
         (found,) = broker.lines("group", "describe", "sharing")
-        assert (found["state"], [each["client"] for each in found["members"]]) == ("Stable", ["me"])
+        assert (found["state"], [(each["client"], each["logs"]) for each in found["members"]]) == (
+            "Stable",
+            [("me", "shared 0")],
+        )
         assert [(each["topic"], each["offset"], each["lag"]) for each in found["offsets"]] == [("shared", 3, 0)]
         refused = broker.error("group", "reset", "sharing", "--to", "earliest")
         assert refused == "group 'sharing': it has members (it is Stable): stop them first"
@@ -240,6 +247,11 @@ def test_share_groups_are_described_and_moved_while_they_have_no_members(broker:
         assert read(consumer, lambda count: count == 2) == [b"1", b"2"]
         consumer.commit_sync()
         assert [each["lag"] for each in broker.lines("group", "describe", "sharing")[0]["offsets"]] == [0]
+    entry = ConfigEntry("errors.deadletterqueue.topic.name", "dlq.x", incremental_operation=AlterConfigOpType.SET)
+    group = ConfigResource(ConfigResource.Type.GROUP, "sharing", incremental_configs=[entry])
+    AdminClient({"bootstrap.servers": broker.servers}).incremental_alter_configs([group])[group].result(60)
+    assert "dead letters go to dlq.x\n" in broker.output("group", "describe", "sharing")
+    assert broker.lines("group", "describe", "sharing")[0]["dead_letters"] == "dlq.x"
     assert broker.run("group", "delete", "sharing", "--yes").stderr == "deleted sharing\n"
 
 

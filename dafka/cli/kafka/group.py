@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import click
 
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.group_settings import DEAD_LETTER_TOPIC
 from dafka.cli.groups import Target, describe_cluster_group, list_cluster_groups, parse_target, reset_cluster_group
 from dafka.cli.kafka.client import KafkaClient, check_error, report_deletions
 from dafka.cli.kafka.options import client_options, client_or_node_options, json_option, watch_option
 from dafka.cli.kafka.topic import LogDescription, describe_logs, find_offsets
 from dafka.cli.options import parsed_type
 from dafka.cli.terminal import UsageMistake, confirm, print_json_lines, print_table, yes_option
-from dafka.kafka.protocol.constants import ApiKey
+from dafka.kafka.protocol.constants import GROUP, ApiKey
+from dafka.kafka.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from dafka.kafka.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from dafka.kafka.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from dafka.kafka.protocol.messages.offsets import (
@@ -25,7 +27,7 @@ from dafka.kafka.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from dafka.kafka.protocol.messages.share_groups import ShareGroupDescribeRequest
+from dafka.kafka.protocol.messages.share_groups import DescribedShareMember, ShareGroupDescribeRequest
 from dafka.kafka.protocol.messages.share_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterSharePartition,
@@ -81,29 +83,38 @@ def list_groups(as_json: bool, client: KafkaClient) -> None:
 @json_option
 @client_or_node_options(describe_cluster_group)
 def describe(name: str, as_json: bool, client: KafkaClient) -> None:
-    """Show the members of a group, how far it has come, and its lag."""
+    """Show the members of a group, how far it has come, and its lag.
+
+    The offset of a share group is that of the first record that it has not finished, and its lag has no records that
+    it has finished after it. If it has a topic for dead letters, that is shown, too.
+    """
     coordinator = client.connect_coordinator(name)
     found = _find(coordinator, name)
-    committed = _positions(coordinator, name, is_share=found.is_share)
-    topics = tuple(dict.fromkeys(topic for topic, _ in sorted(committed)))
+    positions = _positions(coordinator, name, is_share=found.is_share)
+    letters = _find_letters(coordinator, name) if found.is_share else ""
+    topics = tuple(dict.fromkeys(topic for topic, _ in sorted(positions)))
     logs = describe_logs(client, topics) if topics else {}
-    rows = [(log, offset, logs[log]) for log, offset in sorted(committed.items()) if log in logs]
+    rows = [
+        (*log, each.offset, logs[log].end_offset, each.lag_to(logs[log].end_offset))
+        for log, each in sorted(positions.items())
+        if log in logs
+    ]
     if as_json:
-        shown_members = [
-            {"member": member_id, "client": client_id, "host": host} for member_id, client_id, host in found.members
-        ]
-        shown_offsets = [
-            {"topic": topic, "log": number, "offset": offset, "end_offset": each.end_offset, "lag": _lag(offset, each)}
-            for (topic, number), offset, each in rows
-        ]
-        print_json_lines([{"group": name, "state": found.state, "members": shown_members, "offsets": shown_offsets}])
+        shown: dict[str, Any] = {
+            "group": name,
+            "state": found.state,
+            "members": [dict(zip(found.columns, each, strict=True)) for each in found.members],
+            "offsets": [dict(zip(("topic", "log", "offset", "end_offset", "lag"), row, strict=True)) for row in rows],
+        }
+        print_json_lines([shown | ({"dead_letters": letters} if letters else {})])
         return
     click.echo(f"group {name}: {found.state}")
+    if letters:
+        click.echo(f"dead letters go to {letters}")
     if found.members:
-        print_table(("member", "client", "host"), (), found.members)
+        print_table(found.columns, (), found.members)
     if rows:
-        offsets = [(*log, offset, each.end_offset, _lag(offset, each)) for log, offset, each in rows]
-        print_table(("topic",), ("log", "offset", "end offset", "lag"), offsets)
+        print_table(("topic",), ("log", "offset", "end offset", "lag"), rows)
 
 
 @group.command()
@@ -143,10 +154,10 @@ def reset(
         (_move if is_share else _commit)(coordinator, name, offsets)
     if as_json:
         for (topic, number), offset in offsets.items():
-            former = {"former_offset": committed.get((topic, number))}
+            former = {"former_offset": committed[topic, number].offset if (topic, number) in committed else None}
             click.echo(json.dumps({"group": name, "topic": topic, "log": number, **former, "offset": offset}))
     else:
-        rows = [(*log, committed.get(log, ""), offset) for log, offset in offsets.items()]
+        rows = [(*log, committed[log].offset if log in committed else "", offset) for log, offset in offsets.items()]
         print_table(("topic",), ("log", "former offset", "offset"), rows)
     if dry_run:
         click.echo("nothing was committed: this was a dry run", err=True)
@@ -170,11 +181,30 @@ def delete(names: tuple[str, ...], yes: bool, client: KafkaClient) -> None:
 
 
 class _Description(NamedTuple):
-    """The state of a group, the id, client and host of each member, and whether it is a share group."""
+    """The state of a group, its members with what `columns` name, and whether it is a share group.
+
+    These are the id, the client and the host of a member, and the logs that a member of a share group reads.
+    """
 
     state: str
-    members: list[tuple[str, str, str]]
+    members: list[tuple[str, ...]]
     is_share: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of what is known of each member."""
+        return ("member", "client", "host", "logs") if self.is_share else ("member", "client", "host")
+
+
+class _Position(NamedTuple):
+    """Where a group continues in a log, and its lag; -1 if the broker does not say it."""
+
+    offset: int
+    lag: int = -1
+
+    def lag_to(self, end_offset: int) -> int:
+        """Return the lag of a log that ends at an offset."""
+        return max(end_offset - self.offset, 0) if self.lag < 0 else self.lag
 
 
 def _find(client: KafkaClient, name: str) -> _Description:
@@ -195,20 +225,37 @@ def _look_up(client: KafkaClient, name: str) -> _Description | None:
         (found,) = client.ask(request).groups
         if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND and found.group_state != _DEAD:
             check_error(found.error_code, f"group {name!r}")
-            members = [(each.member_id, each.client_id, each.client_host) for each in found.members]
-            return _Description(found.group_state, members, isinstance(request, ShareGroupDescribeRequest))
+            is_share = isinstance(request, ShareGroupDescribeRequest)
+            members = [
+                (each.member_id, each.client_id, each.client_host, *([_list_logs(each)] if is_share else []))
+                for each in found.members
+            ]
+            return _Description(found.group_state, members, is_share)
     return None
 
 
-def _positions(client: KafkaClient, name: str, *, is_share: bool) -> dict[tuple[str, int], int]:
+def _list_logs(member: DescribedShareMember) -> str:
+    """Return the logs that a member of a share group reads."""
+    topics = member.assignment.topic_partitions
+    return ", ".join(f"{each.topic_name} {number}" for each in topics for number in sorted(each.partitions))
+
+
+def _find_letters(client: KafkaClient, name: str) -> str:
+    """Return the topic for the dead letters of a share group; empty if there is none, or it may not be seen."""
+    wanted = DescribeConfigsResource(resource_type=GROUP, resource_name=name, configuration_keys=[DEAD_LETTER_TOPIC])
+    (found,) = client.ask(DescribeConfigsRequest(resources=[wanted])).results
+    return next((each.value or "" for each in found.configs), "")
+
+
+def _positions(client: KafkaClient, name: str, *, is_share: bool) -> dict[tuple[str, int], _Position]:
     """Return where a group continues, by topic and log."""
     if not is_share:
-        return _committed(client, name)
+        return {log: _Position(offset) for log, offset in _committed(client, name).items()}
     asked = DescribeShareGroupOffsetsRequest(groups=[ShareOffsetsGroup(group_id=name, topics=None)])
     (answer,) = client.ask(asked).groups
     check_error(answer.error_code, f"group {name!r}")
     return {
-        (topic.topic_name, part.partition_index): part.start_offset
+        (topic.topic_name, part.partition_index): _Position(part.start_offset, part.lag)
         for topic in answer.topics
         for part in topic.partitions
         if part.start_offset >= 0
@@ -269,7 +316,3 @@ def _move(client: KafkaClient, name: str, offsets: dict[tuple[str, int], int]) -
     for each in answer.responses:
         for part in each.partitions:
             check_error(part.error_code, f"group {name!r}, topic {each.topic_name!r}")
-
-
-def _lag(offset: int, each: LogDescription) -> int:
-    return max(each.end_offset - offset, 0)
