@@ -521,6 +521,10 @@ async def test_the_metadata_of_a_cluster_is_restored_into_a_new_one(tmp_path: Pa
         assert dict(take_restored(web.broker.node.tables.state.records)) == restored
         assert [await described_lines(each, web) for each in ("orders", "visits")] == before
         assert web.broker.node.topics["orders"].replica_count == 2
+        for key, value in (("topic/1D", {}), ("acl/x", {"host": "*"}), ("scram/1/bob", "secret")):
+            records = [{"key": key, "value": value}]
+            refused = await web.request("POST", "/cluster/restored-records", document={"records": records})
+            assert (refused.status, refused.code, b"secret" in refused.body) == (400, "bad_request", False)
         file.write_text(file.read_text("utf-8").replace("visits", "visit5"), "utf-8")
         file.chmod(0o644)
         result = await run("cluster", "restore", str(file), "--yes", *http(web))

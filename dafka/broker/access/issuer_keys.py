@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 import attrs
 import trio
@@ -191,8 +191,8 @@ class KeysEndpoint:
     async def _fetch(self) -> bool:
         """Fetch the keys. Return whether that succeeded."""
         try:
-            # The thread ends by itself soon after; it has a limit of time of its own.
-            keys = parse_keys(await trio.to_thread.run_sync(self._download, abandon_on_cancel=True))
+            # When this is cancelled, the thread ends soon by itself: it has a time limit.
+            keys = await trio.to_thread.run_sync(lambda: parse_keys(self._download()), abandon_on_cancel=True)
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = _describe(error)
             if problem != self._problem:
@@ -208,9 +208,10 @@ class KeysEndpoint:
         return True
 
     def _download(self) -> bytes:
-        """Return what is published at the URL. The environment variables for proxies count."""
+        """Return what is published at the URL, through the proxy that the environment names, if any."""
         deadline = time.monotonic() + FETCH_S
-        opener = build_opener(HTTPSHandler(context=self._make_context()), _CheckedRedirects)
+        proxies = ProxyHandler({} if is_loopback(urlsplit(self._url).hostname or "") else None)
+        opener = build_opener(proxies, HTTPSHandler(context=self._make_context()), _CheckedRedirects)
         request = Request(self._url, headers={"Accept": "application/jwk-set+json, application/json"})
         found = bytearray()
         try:

@@ -27,6 +27,8 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.connections.security import REFRESH_S, ServerSecurity
 from dafka.endpoints import is_loopback
 from dafka.errors import ConfigError
+from tests.broker.access.test_issuer_keys import run_issuer
+from tests.broker.access.test_oauth import RSA, sign
 from tests.kafka.server.secured import Authority, write_user_file
 
 
@@ -128,6 +130,18 @@ async def test_changed_files_are_read_again_and_mistakes_change_nothing(
         assert [each.getMessage() for each in caplog.records] == [f"read {names[each]} again" for each in watched]
         assert known is None or (known.find("alice"), known.find("bob") is None) == (None, False)
         nursery.cancel_scope.cancel()
+
+
+async def test_keys_of_tokens_are_fetched(users: Path) -> None:
+    with run_issuer() as issuer:
+        issuer.publish(RSA)
+        given = {"oauth_issuer": "https://issuer.example", "oauth_audience": "dafka", "users": str(users)}
+        security = ServerSecurity(Config().with_clients(oauth_jwks_endpoint_url=issuer.url, **cast(Any, given)).clients)
+        assert security.tokens is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(security.keep_current)
+            assert (await security.tokens.verify(sign())).user == "anne", "it waits for the keys"
+            nursery.cancel_scope.cancel()
 
 
 def test_broker_without_files_watches_nothing() -> None:
