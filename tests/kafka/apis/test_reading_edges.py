@@ -57,6 +57,24 @@ def test_sequences_begin_again_after_two_to_the_31(client: Client) -> None:
     assert sequence == 5
 
 
+def test_a_producer_that_was_forgotten_continues_with_any_sequence(door: Door, client: Client) -> None:
+    client.create_topics("t", logs=1)
+    producer = client.ask(ApiKey.INIT_PRODUCER_ID, 1, transactional_id=None, transaction_timeout_ms=0)
+    ids = {name: producer[name] for name in ("producer_id", "producer_epoch")}
+
+    def send(sequence: int) -> tuple[int, int]:
+        batch = encode_batch(0, [b"x"], timestamps=1, base_sequence=sequence, **ids)
+        (found,) = client.ask_logs(ApiKey.PRODUCE, 7, {PLACE: {"records": batch}}).values()
+        return found["error_code"], found["base_offset"]
+
+    assert send(0) == (0, 0)
+    assert send(5) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    (log,) = door.call(door.broker.broker.node.logs, "t")
+    door.call(log.producers.expire, 2**60)
+    assert [send(each) for each in (5, 6, 5)] == [(0, 1), (0, 2), (0, 1)], "it is known again"
+    assert send(8) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+
+
 @pytest.mark.parametrize("version", [11, 12])
 def test_a_transaction_with_its_own_epoch_begins_with_the_first_sequence(client: Client, version: int) -> None:
     """A batch that overtakes the first one is refused. Before, an unknown producer could have been forgotten."""
