@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import attrs
 import pytest
@@ -30,6 +30,7 @@ from dafka.cli.kafka.cluster_verify import find_differing
 from dafka.cli.status import ClusterBrokers, broker_faults, read_brokers
 from dafka.cli.status_output import BrokerView, Shown, print_survey, survey_to_json
 from dafka.config import Config
+from dafka.errors import NoControllerError
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, Sighting, TopicView, TowerView
 from dafka.records import Partition, RecordBatch, new_address
@@ -525,6 +526,11 @@ async def test_the_metadata_of_a_cluster_is_restored_into_a_new_one(tmp_path: Pa
             records = [{"key": key, "value": value}]
             refused = await web.request("POST", "/cluster/restored-records", document={"records": records})
             assert (refused.status, refused.code, b"secret" in refused.body) == (400, "bad_request", False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(web.broker.node.admin, "change", AsyncMock(side_effect=NoControllerError("none is heard")))
+            records = [{"key": key.decode(), "value": json.loads(value)} for key, value in restored.items()]
+            refused = await web.request("POST", "/cluster/restored-records", document={"records": records})
+            assert (refused.status, refused.code) == (503, "controller_unavailable")
         file.write_text(file.read_text("utf-8").replace("visits", "visit5"), "utf-8")
         file.chmod(0o644)
         result = await run("cluster", "restore", str(file), "--yes", *http(web))

@@ -11,13 +11,13 @@ import trio
 from dafka.broker.broker import Broker
 from dafka.broker.core.cluster_status import explain_leaderless, explain_under_replication
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.metadata.commands import Command
 from dafka.broker.core.metadata.history import Change
 from dafka.broker.core.metadata.restoring import list_stages, take_restored
 from dafka.broker.core.metadata.snapshots import Snapshot, write_snapshot_file
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.node import BrokerNode
-from dafka.errors import StorageFormatError
-from dafka.exceptions import unwrap_group
+from dafka.errors import ConfigError, LocalError, NoControllerError, StorageError, StorageFormatError
 from dafka.http.api.brokers import (
     BrokerNumber,
     ClusterBroker,
@@ -241,11 +241,20 @@ async def restore_records(request: Request, document: SnapshotRecords) -> Restor
         stages = list_stages(restored)
     except StorageFormatError as error:
         raise WebError("bad_request", str(error)) from None
-    with unwrap_group():
-        for stage in stages:
-            async with trio.open_nursery() as nursery:  # so that they share writes
-                for command in stage:
-                    nursery.start_soon(request.broker.node.admin.change, command, request.requester)
+    failures: list[LocalError] = []
+
+    async def change(command: Command) -> None:
+        try:
+            await request.broker.node.admin.change(command, request.requester)
+        except (ConfigError, NoControllerError, StorageError) as error:
+            failures.append(error)
+
+    for stage in stages:
+        async with trio.open_nursery() as nursery:  # so that they share writes
+            for command in stage:
+                nursery.start_soon(change, command)
+        if failures:
+            raise failures[0]
     return RestoredRecords(len(restored))
 
 
