@@ -162,8 +162,11 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Sync
     result = await context.broker.groups.sync_group(sync)
     if not context.may_use_group(request.group_id):  # permissions can have changed meanwhile
         return refuse(SyncGroupResponse, request, GROUP_REFUSED)
+    error = result.error_code
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients do not expect it here; they join again
+        error = ErrorCode.REBALANCE_IN_PROGRESS
     return SyncGroupResponse(
-        error_code=result.error_code,
+        error_code=error,
         protocol_type=result.protocol_type,
         protocol_name=result.protocol_name,
         assignment=result.assignment,
@@ -176,6 +179,8 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Heart
     error = await context.broker.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients do not expect it here; sessions begin afterwards
+        error = ErrorCode.NONE
     return HeartbeatResponse(error_code=error)
 
 

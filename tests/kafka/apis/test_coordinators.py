@@ -233,6 +233,15 @@ async def test_fields_of_requests_reach_the_coordinator_and_its_answer_comes_bac
             assert found | each.expected == found, (each.api, version)
 
 
+@pytest.mark.parametrize("version", range(5))
+async def test_members_of_a_group_that_is_loaded_get_no_error_that_clients_do_not_expect(version: int) -> None:
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    _, beaten = await ask(ApiKey.HEARTBEAT, version, MEMBER, loading)
+    assert beaten["error_code"] == NONE
+    _, synced = await ask(ApiKey.SYNC_GROUP, version, {**MEMBER, "assignments": []}, results.SyncResult(loading))
+    assert synced["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
+
+
 async def test_groups_and_transactions_are_described_with_all_that_the_coordinator_knows() -> None:
     """Versions of DescribeGroups before 6 do not know that there can be no group."""
     for version, answer in product(range(7), (NONE, OTHER, ErrorCode.GROUP_ID_NOT_FOUND)):
