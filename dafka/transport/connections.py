@@ -128,6 +128,15 @@ def unsent_bytes(descriptor: int) -> int:
     return count[0]
 
 
+def unread_bytes(descriptor: int) -> int:
+    """Return the number of bytes that have arrived and were not read; 0 if the system does not report it."""
+    count = array.array("i", [0])
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
+
+
 def end_connection(descriptor: int, connection: Connection) -> bool:
     """Shut a connection down if the descriptor still belongs to it, and return whether it did."""
     with suppress(OSError), _duplicate(descriptor) as duplicate:

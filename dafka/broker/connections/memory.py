@@ -1,8 +1,9 @@
 """Limits the memory that the clients of all servers share, for requests, responses and unpacked records.
 
 A source is a user or the address of a client. Sources take turns, so that one with many connections does not displace
-the others. The memory of a request grows while it is received, to at most twice the received size. A client that does
-not read its responses, or sends a request slowly, is disconnected when others need the memory.
+the others. The memory of a request grows while it is received: to at most twice the received size, or by a 64th of
+what is free. A client that does not read its responses, or sends a request slowly, is disconnected when others need the
+memory.
 
 Requests that are received in pieces cannot deadlock: a piece is granted only if the remaining memory can still complete
 each request that has begun. Otherwise the request waits until it can get all the memory that it still needs.
@@ -17,7 +18,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 import attrs
 import trio
 
-from dafka.broker.connections.uploads import SMALL_BYTES, Upload
+from dafka.broker.connections.uploads import PACE_BYTES, SMALL_BYTES, Upload
 
 PATIENCE_S = 0.5
 """Seconds after which a client is disconnected to free memory: it has read nothing or was too slow for this time, and
@@ -40,8 +41,13 @@ class _Waiter:
 class _Holder:
     pool: MemoryPool
     size: int
-    since: float
+    begun_at: float
     upload: Upload | None = None
+
+    @property
+    def late_since(self) -> float:
+        """Since when the broker has waited for the client, or the client is behind the slowest rate of uploads."""
+        return self.begun_at if self.upload is None else self.begun_at + self.upload.count_arrived() / PACE_BYTES
 
 
 class Memory:
@@ -101,9 +107,9 @@ class Memory:
         late = [
             (scope, holder)
             for scope, holder in self._holders.items()
-            if holder.since <= latest and (is_short or holder.pool is pool)
+            if (is_short or holder.pool is pool) and holder.late_since <= latest
         ]
-        for scope, holder in sorted(late, key=lambda each: each[1].since):
+        for scope, holder in sorted(late, key=lambda each: each[1].late_since):
             if size <= 0:
                 break
             self._end(scope)

@@ -13,6 +13,9 @@ SMALL_BYTES = 16 * 1024
 """Requests up to this size need no reserved memory: they are received in one piece."""
 
 
+ROOMY_PARTS = 64
+"""An upload can take the free memory, divided by this number, for what it will receive next."""
+
 PACE_BYTES = 2**20
 """The minimum rate at which a client must send a request, in bytes per second."""
 
@@ -31,6 +34,10 @@ class UploadMemory(Protocol):
     def bytes_max(self) -> int:
         """Its size."""
 
+    @property
+    def left_bytes(self) -> int:
+        """The free memory."""
+
     async def wait_piece(self, upload: Upload, size: int) -> int:
         """Wait until an upload can take a piece of memory."""
 
@@ -45,15 +52,24 @@ class UploadMemory(Protocol):
 
 
 class Upload:
-    """A request that is being received. Its memory grows to at most twice the received size.
+    """A request that is being received. Its memory grows to twice the received size, or by a 64th of what is free.
 
     Leaving the context gives the memory back. Up to 16 KiB, a request needs no reserved memory. `lag_s` is how far the
     client is behind the rate of 1 MiB/s, which `limit_ms` limits when nobody else needs the memory. `receiving_s` is
-    the total time of waiting for pieces.
+    the total time of waiting for pieces. `count_arrived` returns how much of a piece has arrived, if it is received
+    only when it is complete.
     """
 
-    def __init__(self, pool: UploadMemory, source: str, declared_bytes: int, limit_ms: int) -> None:
+    def __init__(
+        self,
+        pool: UploadMemory,
+        source: str,
+        declared_bytes: int,
+        limit_ms: int,
+        count_arrived: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.source = source
+        self.count_arrived = count_arrived
         self.size = 0
         self.lag_s = 0.0
         self.receiving_s = 0.0
@@ -80,7 +96,8 @@ class Upload:
         `kept` is the received part of the request that is in memory, in bytes. Raise `SlowUploadError` if the client is
         too far behind the rate, or behind it while others need the memory.
         """
-        target = min(kept + max(min(kept, most), SMALL_BYTES), self._declared_bytes)
+        ahead = max(min(max(kept, self._pool.left_bytes // ROOMY_PARTS), most), SMALL_BYTES)
+        target = min(kept + ahead, self._declared_bytes)
         if target < self.size:
             self._give_back(self.size - target)
         elif self.size - kept < SMALL_BYTES and target > self.size:

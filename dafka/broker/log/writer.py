@@ -57,7 +57,8 @@ class PendingAppend:
             with self.watchers.watching([log]) as advanced:
                 self._check_log()  # a leader that cannot write steps down if another broker can lead
                 await advanced.wait()
-        await self.durable.wait()
+        if not self.durable.is_set():
+            await self.durable.wait()
         offset = self.find_offset()
         if not log.is_replicated or not all_replicas or offset is None:
             return UNKNOWN_OFFSET if offset is None else offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple
 
 import trio
 
@@ -59,7 +59,23 @@ _ABORTABLE_VERSION = 11
 _JOINS_VERSION = 12
 """The first version that adds its logs to the transaction (KIP-890)."""
 
-Pending: TypeAlias = Callable[[], Awaitable[PartitionProduceResponse]]
+
+class PendingPart(NamedTuple):
+    """The records of one log: a function that waits for the response, and whether it would wait for nothing."""
+
+    wait: Callable[[], Awaitable[PartitionProduceResponse]]
+    is_ready: Callable[[], bool]
+
+
+class PendingProduce(NamedTuple):
+    """A request whose records are being stored.
+
+    `wait` waits until everything is durable (with acks=all on enough replicas) and returns the response; None with
+    acks=0. `is_ready` returns whether that takes no time.
+    """
+
+    wait: Callable[[], Awaitable[ProduceResponse | None]]
+    is_ready: Callable[[], bool]
 
 
 class ProduceRefusedError(Exception):
@@ -80,14 +96,8 @@ def _authorize(user: Permissions, context: RequestContext, request: ProduceReque
 AUTHORIZATIONS[ApiKey.PRODUCE] = _authorize
 
 
-async def begin_produce(
-    context: RequestContext, request: ProduceRequest
-) -> Callable[[], Awaitable[ProduceResponse | None]]:
-    """Append a client's records when there is memory for them.
-
-    The function returned waits until everything is durable (with acks=all on enough replicas) and returns the response;
-    None with acks=0.
-    """
+async def begin_produce(context: RequestContext, request: ProduceRequest) -> PendingProduce:
+    """Append a client's records when there is memory for them."""
     refused = await _join(context, request) if request.transactional_id else {}
     pending = [
         [await _append(context, request, topic, each, refused) for each in topic.partition_data]
@@ -103,7 +113,7 @@ async def begin_produce(
             for each, data in zip(waits, topic.partition_data, strict=True):
                 part = _answer(data.index, ErrorCode.REQUEST_TIMED_OUT)
                 with trio.move_on_at(deadline), suppress(OutcomeUnknownError):
-                    part = await (each() if request.acks else _wait_unasked(context, each))
+                    part = await (each.wait() if request.acks else _wait_unasked(context, each))
                 parts.append(part)
             responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts))
         if request.acks:
@@ -114,14 +124,17 @@ async def begin_produce(
             raise ProduceRefusedError
         return None
 
-    return wait
+    def is_ready() -> bool:
+        return bool(request.acks) and all(each.is_ready() for waits in pending for each in waits)
+
+    return PendingProduce(wait, is_ready)
 
 
-async def _wait_unasked(context: RequestContext, pending: Pending) -> PartitionProduceResponse:
+async def _wait_unasked(context: RequestContext, pending: PendingPart) -> PartitionProduceResponse:
     """Wait for records sent with acks=0, because later responses wait for them. It waits no longer than others."""
     try:
         with context.broker.node.storage.waits.bounded():
-            return await pending()
+            return await pending.wait()
     except StorageError as error:
         raise ProduceRefusedError(str(error)) from None
 
@@ -153,7 +166,7 @@ async def _append(
     topic: TopicProduceData,
     data: PartitionProduceData,
     refused_logs: Mapping[Log, ErrorCode],
-) -> Pending:
+) -> PendingPart:
     node, problem = context.broker.node, ""
     try:
         await node.storage.wait_capacity()  # for the records of one log, because they can be compressed
@@ -197,7 +210,7 @@ async def _append(
             counters.produced[log.topic] += appended.record_count
         return _answer(data.index, ErrorCode.NONE, offset=offset, log=log, append_time_ms=appended.append_time_ms)
 
-    return wait
+    return PendingPart(wait, lambda: appended.is_durable() and not (waits_for_all and log.is_replicated))
 
 
 def _for_version(context: RequestContext, refused: AppendRefusedError) -> AppendRefusedError:
@@ -243,7 +256,7 @@ def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview
     return found
 
 
-def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | None = None) -> Pending:
+def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | None = None) -> PendingPart:
     async def answer() -> PartitionProduceResponse:
         await trio.lowlevel.checkpoint()
         found = _answer(index, refused.error_code, message=refused.message, leader=leader)
@@ -253,7 +266,7 @@ def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | 
         ]
         return found
 
-    return answer
+    return PendingPart(answer, lambda: True)
 
 
 def _answer(

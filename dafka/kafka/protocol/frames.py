@@ -7,7 +7,7 @@ message has; the header of a response only repeats the number of the request.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from dafka.broker.core.error_codes import ErrorCode
@@ -23,6 +23,9 @@ SIZE_BYTES = 4
 
 FRAME_BYTES_MAX = 100 * 2**20
 """The default size of the largest frame, as Kafka's `socket.request.max.bytes`."""
+
+COPIED_BYTES_MAX = 2**14
+"""Parts of a response below this size are copied into one piece."""
 
 _SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhi")
@@ -73,6 +76,9 @@ class FrameSplitter:
 
         Raise `WireError` if a size is negative or too large. The rest of the stream cannot be understood then.
         """
+        if len(data) == self._missing and not self._parts:  # a large frame that is received in one piece
+            self._size, self._missing = b"", None
+            return [bytes(data)]
         view = memoryview(bytes(data))
         frames = []
         position = 0
@@ -166,11 +172,31 @@ def encode_response(header: RequestHeader, response: Response) -> bytes:
 
     Raise `EncodingError` if the version cannot carry one of its values.
     """
-    parts: list[Buffer] = [b"", _SIZE.pack(header.correlation_id)]
+    return b"".join(encode_response_parts(header, response))
+
+
+def encode_response_parts(header: RequestHeader, response: Response) -> list[Buffer]:
+    """Return what `encode_response` returns, in parts: large records are not copied."""
+    parts: list[Buffer] = [_SIZE.pack(header.correlation_id)]
     if _has_tags(type(response), header.api_version):
         parts.append(_NO_TAGS)
     writer_of(type(response), header.api_version)(response, parts)
-    return _join(parts)
+    return list(join_small([_pack_size(parts), *parts]))
+
+
+def join_small(parts: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Yield parts of a stream, consecutive small ones in one piece: to send each by itself would take longer."""
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < COPIED_BYTES_MAX:
+            small.append(part)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield part
+    if small:
+        yield b"".join(small)
 
 
 def encode_unsupported(error: UnsupportedRequestError, served: Iterable[ApiKey]) -> bytes | None:
@@ -199,7 +225,7 @@ def encode_request(request: Request, api_version: int, correlation_id: int, clie
 
     Raise `EncodingError` if the version cannot carry one of its values.
     """
-    parts: list[Buffer] = [b"", _REQUEST.pack(request.API_KEY, api_version, correlation_id)]
+    parts: list[Buffer] = [_REQUEST.pack(request.API_KEY, api_version, correlation_id)]
     if client_id is None:
         parts.append(_LENGTH.pack(-1))
     else:
@@ -208,7 +234,7 @@ def encode_request(request: Request, api_version: int, correlation_id: int, clie
     if request.FLEXIBLE.has(api_version):
         parts.append(_NO_TAGS)
     writer_of(type(request), api_version)(request, parts)
-    return _join(parts)
+    return b"".join((_pack_size(parts), *parts))
 
 
 def read_correlation_id(frame: bytes) -> int:
@@ -255,8 +281,8 @@ def _skip_tagged(frame: bytes, position: int) -> int:
     return position
 
 
-def _join(parts: Sequence[Buffer]) -> bytes:
+def _pack_size(parts: Sequence[Buffer]) -> bytes:
     size = sum(map(len, parts))
     if size > 2**31 - 1:
         raise EncodingError("size", f"at most {2**31 - 1} bytes, not {size}")
-    return b"".join((_SIZE.pack(size), *parts))
+    return _SIZE.pack(size)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import TypeAlias
 
 import trio
 
@@ -21,15 +19,16 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.errors import EncodingError, StorageError, UnsupportedRequestError, WireError
 from dafka.kafka.apis import OFFERED, SERVED
 from dafka.kafka.apis.features import answer_versions
-from dafka.kafka.apis.produce import ProduceRefusedError, begin_produce
+from dafka.kafka.apis.produce import PendingProduce, ProduceRefusedError, begin_produce
 from dafka.kafka.apis.shared.registry import AUTHORIZATIONS, HANDLERS, Decision, RequestContext, ResponsePatch
 from dafka.kafka.apis.shared.topic_ids import name_topics
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import (
+    SIZE_BYTES,
     FrameSplitter,
     RequestHeader,
     decode_request,
-    encode_response,
+    encode_response_parts,
     encode_unsupported,
 )
 from dafka.kafka.protocol.messages.connections import (
@@ -37,34 +36,26 @@ from dafka.kafka.protocol.messages.connections import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from dafka.kafka.protocol.messages.logs import FetchRequest, FetchResponse, ProduceRequest
+from dafka.kafka.protocol.messages.logs import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from dafka.kafka.protocol.messages.membership import JoinGroupRequest, SyncGroupRequest
 from dafka.kafka.protocol.messages.offsets import OffsetCommitRequest, TxnOffsetCommitRequest
 from dafka.kafka.protocol.messages.share_records import ShareFetchRequest, ShareFetchResponse
 from dafka.kafka.protocol.tables import Request, Response
 from dafka.kafka.server.client_login import ClientLogin
 from dafka.kafka.server.kafka_server import KafkaServer
+from dafka.kafka.server.responses import DisconnectError, PendingResponse, ResponseSender
 from dafka.kafka.server.sasl import LOGIN_BYTES_MAX, AuthenticationError, refuse_authenticate, refuse_handshake
 
 MIB = 2**20
 
-READ_BYTES = MIB
+READ_BYTES = 2 * MIB
 """The maximum size of one read of a large request, in bytes."""
-
-SEND_BYTES = 2**18
-"""The maximum size of one send, in bytes."""
-
-UNSENT_BYTES_MAX = MIB
-"""While a client has more unread bytes than this, its next request waits."""
 
 MUTED_S = 1.0
 """How often to check whether a throttled client has left, in seconds."""
 
 THROTTLE_MS_MAX = 2**31 - 1
 """The longest time for which a response can throttle its client, in ms."""
-
-UNANSWERED_MAX = 100
-"""The maximum number of requests of a connection whose responses wait for the disk or the client."""
 
 _WAITING = (FetchRequest, ShareFetchRequest, JoinGroupRequest, SyncGroupRequest)
 """Requests that wait for other clients. When the broker stops, they get no response."""
@@ -73,19 +64,6 @@ _WITHOUT_USER = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateReque
 """Requests that need no authenticated user."""
 
 _LOGGER = logging.getLogger("dafka.broker")
-
-_Outgoing: TypeAlias = bytes | tuple[RequestHeader, Callable[[], Awaitable[Response | None]], float]
-
-
-class DisconnectError(Exception):
-    """The client must be disconnected.
-
-    The message, for the log, is what it did; the reason, for the metrics, is short.
-    """
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class Connection:
@@ -110,11 +88,7 @@ class Connection:
         self._ending = ""
         self._login_s = security.settings.login_ms / 1000
         self._login_scope = trio.CancelScope()
-        self._unsent_bytes = 0
-        self._queued = 0
-        """The number of responses that are queued, waited for, or being sent."""
-        self._sent = trio.Event()
-        self._outgoing, self._answers = trio.open_memory_channel[_Outgoing](UNANSWERED_MAX)
+        self._responses = ResponseSender(self._stream, accepted, server, kafka.send_ms / 1000)
 
     async def run(self) -> None:
         """Serve the client until it or the broker ends the connection."""
@@ -136,7 +110,7 @@ class Connection:
             self._counters.disconnected["unexpected error"] += 1
             _LOGGER.exception("disconnected the client at %s after an unexpected error", self._host)
         finally:
-            self._server.answers.give_back(self._unsent_bytes)
+            self._responses.close()
             for member in self._server.share_sessions.end_of(self):
                 self._server.broker.shares.release(*member)
 
@@ -164,8 +138,8 @@ class Connection:
                 self._login.take_certificate(self._stream)
         self._lift_login_limits()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send_all)
-            async with self._outgoing:
+            nursery.start_soon(self._responses.run)
+            with self._responses:
                 await self._receive_all()
 
     def _lift_login_limits(self) -> None:
@@ -182,15 +156,18 @@ class Connection:
     async def _receive_all(self) -> None:
         """Receive requests and handle them, until the client ends the connection or the broker stops."""
         idle_s = self._kafka.idle_ms / 1000
-        is_open = True
+        is_open, was_large = True, False
         while is_open:
             size = self._splitter.frame_bytes
             if not self._splitter.pending_bytes:
-                data = await self._receive(SMALL_BYTES, idle_s)
+                # The next request is probably as large: it is received in one piece, and not copied.
+                data = await self._receive(SIZE_BYTES if was_large else SMALL_BYTES, idle_s)
                 await self._take_in(data)
                 is_open = bool(data) and not self._ending
             else:
-                with Upload(self._server.receiving, self._source, size, self._kafka.receive_ms) as upload:
+                was_large = size > SMALL_BYTES
+                arrived = self._accepted.count_arrived
+                with Upload(self._server.receiving, self._source, size, self._kafka.receive_ms, arrived) as upload:
                     is_open = await self._receive_rest(size, upload)
 
     async def _receive_rest(self, size: int, upload: Upload) -> bool:
@@ -198,12 +175,13 @@ class Connection:
 
         The size of the request is 0 if it is not known yet.
         """
+        receive = self._receive_large if size > SMALL_BYTES else self._receive
         is_complete = False
         while not is_complete:
             pending = self._splitter.pending_bytes
             missing = max(size - pending, 1) if size > SMALL_BYTES else SMALL_BYTES
             try:
-                data = await upload.receive(self._receive, pending, min(missing, READ_BYTES))
+                data = await upload.receive(receive, pending, min(missing, READ_BYTES))
             except SlowUploadError as error:
                 raise DisconnectError(f"its request comes too slowly: {error}", "slow request") from None
             is_complete = await self._take_in(data) or not size
@@ -221,6 +199,13 @@ class Connection:
         if not self._stopping.has_begun:
             raise DisconnectError(f"it has sent nothing for {wait_s:.0f} s", "idle")
         return b""
+
+    async def _receive_large(self, bytes_max: int) -> bytes | bytearray:
+        """Receive bytes of a request that has at least `bytes_max` more; see `_receive`."""
+        if isinstance(self._stream, trio.SocketStream):
+            with self._stopping.interrupting():
+                await self._accepted.wait_arrived(bytes_max)
+        return await self._receive(bytes_max)
 
     async def _take_in(self, data: bytes | bytearray) -> bool:
         """Parse received bytes, and handle the requests that they complete. Return whether there were any."""
@@ -246,7 +231,7 @@ class Connection:
             if pending.takes_tokens:
                 token = await self._login.answer_token(frame)
                 self._lift_login_limits()
-                await self._put(token)
+                await self._responses.put([token])
                 return
         try:
             header, request = decode_request(frame, offered=OFFERED)
@@ -254,7 +239,7 @@ class Connection:
             answer = encode_unsupported(error, SERVED)
             if answer is None:
                 raise self._refuse_unsupported(error) from None
-            await self._put(answer)
+            await self._responses.put([answer])
             return
         if pending is not None and not isinstance(request, ApiVersionsRequest):
             response, self._ending = await self._login.answer(header, request)
@@ -293,16 +278,14 @@ class Connection:
         if isinstance(decision, Response):
             await self._answer(header, decision, begun)
         elif isinstance(request, ProduceRequest):
-            wait = _patched(await begin_produce(context, request), decision)
+            begun_produce = _patched(await begin_produce(context, request), decision)
             context.spend(QuotaKey.PRODUCER_BYTE_RATE, size)
-            await self._queue((header, _throttled(wait, context), begun))
+            await self._responses.put(PendingResponse(header, _throttled(begun_produce, context), begun))
         elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
             # The network was cut, and the client uses another connection by now. Its group can have later offsets.
             self._counters.late_commits += 1
         else:
-            while self._unsent_bytes > UNSENT_BYTES_MAX:
-                self._sent = trio.Event()
-                await self._sent.wait()
+            await self._responses.wait_read()
             found = None
             with self._stopping.interrupting() if isinstance(request, _WAITING) else nullcontext():
                 found = await self._respond(context, request)
@@ -350,66 +333,13 @@ class Connection:
         self._counters.add_response(header.api_key, response, trio.current_time() - begun)
         if response is None:
             return
-        answer = encode_response(header, response)
+        answer = encode_response_parts(header, response)
         if context is not None and isinstance(response, FetchResponse | ShareFetchResponse):
-            context.spend(QuotaKey.CONSUMER_BYTE_RATE, len(answer))
+            context.spend(QuotaKey.CONSUMER_BYTE_RATE, sum(map(len, answer)))
         if context is not None and context.throttle_s:
             _set_throttle_time(response, context)
-            answer = encode_response(header, response)
-        await self._put(answer)
-
-    async def _put(self, answer: bytes) -> None:
-        """Send a response if none is before it and the system takes all of it, or queue what is left of it."""
-        if not self._queued and isinstance(self._stream, trio.SocketStream):
-            sent = self._accepted.send_now(answer)
-            self._counters.sent_bytes += sent
-            answer = answer[sent:]
-        if answer:
-            self._count_unsent(len(answer))
-            await self._queue(answer)
-
-    async def _queue(self, answer: _Outgoing) -> None:
-        self._queued += 1
-        await self._outgoing.send(answer)
-
-    def _count_unsent(self, size: int) -> None:
-        self._unsent_bytes += size
-        self._server.answers.take_now(size)
-
-    async def _send_all(self) -> None:
-        async for each in self._answers:
-            if isinstance(each, bytes):
-                await self._send(each)
-            else:
-                header, wait, begun = each
-                response = await wait()
-                self._counters.add_response(header.api_key, response, trio.current_time() - begun)
-                if response is not None:
-                    answer = encode_response(header, response)
-                    self._count_unsent(len(answer))
-                    await self._send(answer)
-            self._queued -= 1
-
-    async def _send(self, answer: bytes) -> None:
-        """Send a response. A client that does not read it in time is disconnected."""
-        send_s = self._kafka.send_ms / 1000
-        view = memoryview(answer)
-        for position in range(0, len(view), SEND_BYTES):
-            part = view[position : position + SEND_BYTES]
-            since = trio.current_time()
-            with (
-                trio.move_on_after(send_s) as scope,
-                self._server.answers.waiting_for_client(scope, self._unsent_bytes),
-            ):
-                await self._stream.send_all(part)
-            if scope.cancelled_caught:
-                waited_s = trio.current_time() - since
-                raise DisconnectError(f"it has not read its answers for {waited_s:.1f} s", "slow reader")
-            self._accepted.sent_at = trio.current_time()
-            self._counters.sent_bytes += len(part)
-        self._unsent_bytes -= len(view)
-        self._server.answers.give_back(len(view))
-        self._sent.set()
+            answer = encode_response_parts(header, response)
+        await self._responses.put(answer)
 
 
 def _set_throttle_time(response: Response, context: RequestContext) -> None:
@@ -418,37 +348,33 @@ def _set_throttle_time(response: Response, context: RequestContext) -> None:
         response.throttle_time_ms = math.ceil(min(context.throttle_s * 1000, THROTTLE_MS_MAX))
 
 
-def _throttled(
-    wait: Callable[[], Awaitable[Response | None]], context: RequestContext
-) -> Callable[[], Awaitable[Response | None]]:
-    """Return a function that waits for a response, and has it say for how long its client should send nothing."""
+def _throttled(pending: PendingProduce, context: RequestContext) -> PendingProduce:
+    """Return a request whose response says for how long its client should send nothing."""
     if not context.throttle_s:
-        return wait
+        return pending
 
-    async def wait_throttled() -> Response | None:
-        response = await wait()
+    async def wait_throttled() -> ProduceResponse | None:
+        response = await pending.wait()
         if response is not None:
             _set_throttle_time(response, context)
         return response
 
-    return wait_throttled
+    return pending._replace(wait=wait_throttled)
 
 
-def _patched(
-    wait: Callable[[], Awaitable[Response | None]], patch: ResponsePatch | None
-) -> Callable[[], Awaitable[Response | None]]:
-    """Return a function that waits for a response, and adds the refused parts to it.
+def _patched(pending: PendingProduce, patch: ResponsePatch | None) -> PendingProduce:
+    """Return a request to whose response the refused parts are added.
 
-    It raises `ProduceRefusedError` if there is no response, in which the client would learn of them.
+    Its wait raises `ProduceRefusedError` if there is no response, in which the client would learn of them.
     """
     if patch is None:
-        return wait
+        return pending
 
-    async def wait_patched() -> Response | None:
-        response = await wait()
+    async def wait_patched() -> ProduceResponse | None:
+        response = await pending.wait()
         if response is None:
             raise ProduceRefusedError("its user may not write to all of the topics")
         patch(response)
         return response
 
-    return wait_patched
+    return pending._replace(wait=wait_patched)

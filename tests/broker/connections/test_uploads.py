@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import attrs
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka.broker.connections.memory import PATIENCE_S, Memory, MemoryPool
-from dafka.broker.connections.uploads import PACE_BYTES, SMALL_BYTES, SlowUploadError, Upload
+from dafka.broker.connections.uploads import PACE_BYTES, ROOMY_PARTS, SMALL_BYTES, SlowUploadError, Upload
 
 MIB = 2**20
 LIMIT_MS = 30_000
@@ -48,7 +48,8 @@ class Client:
         with trio.fail_after(END_S), Upload(room, self.source, self.claimed, LIMIT_MS) as upload:
             while kept < self.claimed:
                 kept += len(await upload.receive(receive, kept, most))
-                assert upload.size <= max(2 * kept, kept + SMALL_BYTES) or upload.missing_bytes == 0
+                ahead = max(kept, SMALL_BYTES, room.bytes_max // ROOMY_PARTS)
+                assert upload.size <= kept + ahead or upload.missing_bytes == 0
                 assert room.left_bytes >= 0
             upload.complete(kept)
             await trio.sleep(0.001)  # it is handled
@@ -217,3 +218,27 @@ async def _serve_beside(slow: list[Client], bytes_max: int) -> None:
             await Client("fast", 2**18).send(room)
             assert trio.current_time() - begun < BOUND_S
     assert room.taken_bytes == room.waiting == 0
+
+
+@pytest.mark.parametrize("is_at_pace", [True, False])
+async def test_a_piece_that_arrives_at_the_slowest_rate_is_waited_for(
+    is_at_pace: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A client whose piece is received at once gives way to others only if too little of it has arrived."""
+    room, began = MemoryPool(4 * MIB), trio.current_time()
+    room.take_now(2 * MIB)
+
+    async def receive(size: int) -> bytes:
+        await trio.sleep(size / PACE_BYTES)
+        return bytes(size)
+
+    def count_arrived() -> int:
+        return int((trio.current_time() - began) * PACE_BYTES) if is_at_pace else 0
+
+    async with trio.open_nursery() as nursery:
+        with (
+            Upload(room, "slow", 2 * MIB, LIMIT_MS, count_arrived) as upload,
+            nullcontext() if is_at_pace else pytest.raises(SlowUploadError),
+        ):
+            nursery.start_soon(Client("other", MIB).send, room)
+            assert len(await upload.receive(receive, MIB, MIB)) == MIB

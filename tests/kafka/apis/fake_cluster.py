@@ -211,7 +211,7 @@ class FakeCluster:
         context, request = self.client(api, version), cast(Any, build(REQUESTS[api], values))
         response: Response | None
         if api is ApiKey.PRODUCE:
-            response = await (await begin_produce(context, request))()
+            response = await (await begin_produce(context, request)).wait()
         else:
             response = await HANDLERS[api](context, request)
         assert response is not None

@@ -167,9 +167,9 @@ async def test_records_without_acknowledgement_are_waited_for_as_long_as_others(
     for wait_s, is_stored in ((DURABLE_S - 1, True), (DURABLE_S + 1, False)):
         waits.append(wait_s)
         asked = build(ProduceRequest, of_logs(ApiKey.PRODUCE, {("t", 0): RECORDS}, acks=0, timeout_ms=500))
-        wait = await begin_produce(cluster.client(ApiKey.PRODUCE, 7), asked)
+        pending = await begin_produce(cluster.client(ApiKey.PRODUCE, 7), asked)
         with nullcontext() if is_stored else pytest.raises(ProduceRefusedError):
-            assert await wait() is None
+            assert await pending.wait() is None
 
 
 async def test_acknowledgements_of_all_need_a_majority_and_replicas_in_sync(cluster: FakeCluster) -> None:

@@ -31,7 +31,13 @@ class MemoryClient:
         self.cluster = cluster
         self.stopping = Stopping()
         self.accepted: Any = SimpleNamespace(
-            stream=None, host="10.0.0.1", is_local=True, mark_served=lambda: None, has_closed=False, sent_at=0.0
+            stream=None,
+            host="10.0.0.1",
+            is_local=True,
+            count_arrived=lambda: 0,
+            mark_served=lambda: None,
+            has_closed=False,
+            sent_at=0.0,
         )
         self._stream = stream
         self._splitter = FrameSplitter()

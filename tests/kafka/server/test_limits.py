@@ -16,8 +16,8 @@ from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest
 from dafka.kafka.protocol.messages.connections import ApiVersionsRequest
-from dafka.kafka.server.connection import UNANSWERED_MAX, UNSENT_BYTES_MAX
 from dafka.kafka.server.kafka_server import KafkaServer
+from dafka.kafka.server.responses import UNANSWERED_MAX, UNSENT_BYTES_MAX
 from tests.kafka.apis.door import Client, Door, Log, of_logs, open_door
 from tests.waiting import poll_until
 
