@@ -27,6 +27,7 @@ SPAN_MAX = 2**13
 """The maximum number of offsets in a compacted batch, including removed records. It bounds the cost of decoding one."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_PLACE = struct.Struct(">qi")
 _LENGTH_END = 12
 _EPOCH = struct.Struct(">i")
 _EPOCH_END = 16
@@ -253,6 +254,22 @@ def with_base_offset(data: bytes | memoryview, base_offset: int, *, leader_epoch
     view = memoryview(data)
     epoch = view[_LENGTH_END:_EPOCH_END] if leader_epoch is None else _EPOCH.pack(leader_epoch)
     return b"".join((base_offset.to_bytes(8, "big"), view[8:_LENGTH_END], epoch, view[_EPOCH_END:]))
+
+
+def move_in_place(data: memoryview, difference: int, leader_epoch: int) -> None:
+    """Add to the base offsets of consecutive whole batches, and set their leader epochs. The CRCs cover neither.
+
+    Args:
+        data: The batches, in memory that can be changed.
+        difference: What is added to each base offset.
+        leader_epoch: Kafka's partition leader epoch.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        base_offset, length = _PLACE.unpack_from(data, position)
+        _PLACE.pack_into(data, position, base_offset + difference, length)
+        _EPOCH.pack_into(data, position + _LENGTH_END, leader_epoch)
+        position += _LENGTH_END + length
 
 
 def with_producer(

@@ -9,6 +9,8 @@ from dafka.storage.capabilities import (
     DetectsRemoval,
     KeepsRecordBatches,
     ReadsSeveral,
+    ReadsStoredBatches,
+    StoredBatches,
 )
 from dafka.storage.opening import open_storage, read_range
 from dafka.storage.tiers import HasColdTier, TierStatistics
@@ -25,9 +27,11 @@ __all__ = [
     "KeepsRecordBatches",
     "PartitionInfo",
     "ReadsSeveral",
+    "ReadsStoredBatches",
     "RetentionPolicy",
     "Storage",
     "StorageStatistics",
+    "StoredBatches",
     "TierStatistics",
     "open_storage",
     "read_range",

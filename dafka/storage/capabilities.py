@@ -56,6 +56,42 @@ class ReadsSeveral(Protocol):
         """
 
 
+@attrs.frozen
+class StoredBatches:
+    """Whole record batches of a partition as they are stored, whose CRCs were checked.
+
+    Attributes:
+        data: The batches, one after the other, in memory that the caller may change.
+        end_sequence: The sequence after the last record.
+        is_full: Whether the next batch was left out because of its size.
+    """
+
+    data: memoryview
+    end_sequence: int
+    is_full: bool
+
+
+@runtime_checkable
+class ReadsStoredBatches(Protocol):
+    """An optional part of a storage plugin, for storages that can return record batches without decoding them."""
+
+    async def read_batches(
+        self, partition: Partition, first_sequence: int, end_sequence: int, bytes_max: int
+    ) -> StoredBatches | None:
+        """Return stored record batches.
+
+        Args:
+            partition: The partition.
+            first_sequence: The sequence of the first record to return.
+            end_sequence: The sequence after the last record that may be returned.
+            bytes_max: The maximum size of the batches in bytes, unless the first one alone is larger.
+
+        Returns:
+            The batches; None if `Storage.read` must be used, because the sequences do not begin and end with a batch,
+            or the first batch is damaged or not held.
+        """
+
+
 @runtime_checkable
 class KeepsRecordBatches(Protocol):
     """An optional part of a storage plugin, for storages that keep record batches encoded (`RecordBatch.encoded`).

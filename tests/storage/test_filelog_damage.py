@@ -12,9 +12,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from dafka.batches import encode_records, read_header
+from dafka.batches import decode_records, encode_records, iter_batches, read_header
 from dafka.errors import StorageCorruptError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
+from dafka.storage import ReadsStoredBatches
 from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage
 from dafka.storage.filelog import open_filelog
 from tests.storage.quick import quickly
@@ -83,6 +84,12 @@ async def read_held(storage: Storage, partition: Partition, sequences: range) ->
     bad: set[int] = set()
     sequence = sequences.start
     while sequence < sequences.stop:
+        assert isinstance(storage, ReadsStoredBatches)
+        stored = await storage.read_batches(partition, sequence, sequences.stop, 2**20)
+        data = b"" if stored is None else stored.data
+        for at, header in iter_batches(data):
+            whole = decode_records(partition, bytes(data[at : at + header.size]))  # checks the CRC
+            assert whole.values == [content(number) for number in range(whole.first_sequence, whole.end_sequence)]
         try:
             found = await storage.read(partition, sequence, 3)
         except StorageCorruptError as error:

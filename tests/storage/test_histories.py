@@ -17,12 +17,14 @@ import attrs
 import pytest
 import trio
 
+from dafka.batches import decode_records, iter_batches
 from dafka.errors import StorageSequenceError
 from dafka.records import NO_TIMESTAMP, RECORD_MEMORY_BYTES, Header, Partition, Record, RecordBatch
 from dafka.storage import (
     CompactsPartitions,
     DeletesPartitions,
     ReadsSeveral,
+    ReadsStoredBatches,
     RetentionPolicy,
     Storage,
     StorageStatistics,
@@ -461,6 +463,8 @@ class History:
         if found is not None:
             expect_batch(found, log, middle, 3, 2**20, with_times=False)
             assert found.stored_at is None
+        if isinstance(storage, ReadsStoredBatches):
+            await self.check_stored_batches(storage, partition, log, number)
         if isinstance(storage, ReadsSeveral):
             unknown = Partition("none", "")
             ranges = [(partition, middle, 9), (unknown, 0, 1), (partition, log.end, 1), (partition, log.earliest, 2)]
@@ -469,6 +473,29 @@ class History:
             for (_, first, most), each in zip(ranges, several, strict=True):
                 if each is not None:
                     expect_batch(each, log, first, most, 100, with_times=False)
+
+    async def check_stored_batches(
+        self, storage: ReadsStoredBatches, partition: Partition, log: Log, number: int
+    ) -> None:
+        """Read whole record batches from every sequence on; they have what `read` returns, or there are none."""
+        for first in range(log.earliest, log.end):
+            end, bytes_max = min(first + 1 + number % 9, log.end), (1, 200, 2**20)[number % 3]
+            found = await storage.read_batches(partition, first, end, bytes_max)
+            if found is None:
+                continue
+            parts = [(header, bytes(found.data[at : at + header.size])) for at, header in iter_batches(found.data)]
+            assert parts
+            assert found.end_sequence <= end
+            assert len(found.data) <= max(bytes_max, parts[0][0].size)
+            sequence = first
+            for header, data in parts:
+                batch = decode_records(partition, data)
+                assert header.base_offset == sequence
+                expect_batch(batch, log, sequence, len(batch), 2**20, with_times=False)
+                sequence = batch.end_sequence
+            assert sequence == found.end_sequence
+            found.data[:] = bytes(len(found.data))  # it belongs to the caller
+        assert await storage.read_batches(partition, log.end, log.end + 1, 100) is None
 
     async def check_times(self, storage: Storage, partition: Partition, log: Log, number: int) -> None:
         """Search the time of a record, the moments before and after it, and the extremes."""

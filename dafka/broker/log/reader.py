@@ -6,17 +6,26 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from itertools import accumulate
+from typing import NamedTuple
 
 import attrs
 
-from dafka.batches import BatchHeader, encode_batch, encode_marker, encode_records, read_header, with_base_offset
+from dafka.batches import (
+    BatchHeader,
+    encode_batch,
+    encode_marker,
+    encode_records,
+    move_in_place,
+    read_header,
+    with_base_offset,
+)
 from dafka.broker.core.log.entries import CONTROL, MarkerEntry
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.log.damaged_logs import DamagedLogs
 from dafka.errors import StorageCorruptError
 from dafka.records import NO_TIMESTAMP, Partition, RecordBatch
-from dafka.storage import READ_BYTES, Storage
+from dafka.storage import READ_BYTES, ReadsStoredBatches, Storage, StoredBatches
 from dafka.storage.plugin_helpers import now_ms
 from dafka.storage.tiers import HasColdTier
 
@@ -37,6 +46,13 @@ class _LogPart:
     end_offset: Offset
     markers: Sequence[MarkerEntry] = ()
     batch: RecordBatch | None = None
+
+
+class LogRecords(NamedTuple):
+    """Record batches of a log, one after the other, and the offset after the last one."""
+
+    data: bytes | memoryview
+    end_offset: Offset
 
 
 LAST_OFFSETS_MAX = 100
@@ -68,6 +84,63 @@ class LogReader:
         found, _ = await self.read_measured(log, offset, end_offset, bytes_max, unpacked_bytes_max)
         return found
 
+    async def read_joined(self, log: Log, offset: Offset, end_offset: Offset, bytes_max: int) -> LogRecords:
+        """Return what `read` returns, in one piece. Some storages return their record batches without decoding them.
+
+        Raises the errors of `read`.
+        """
+        found: list[bytes | memoryview] = []
+        offset = max(offset, log.index.start_offset)
+        while offset < end_offset and bytes_max > 0:
+            stored, difference = await self._read_stored(log, offset, end_offset, bytes_max)
+            if stored is None:
+                break
+            if found and len(stored.data) > bytes_max:
+                return LogRecords(_join(found), offset)
+            found.append(stored.data)
+            offset = Offset(stored.end_sequence + difference)
+            if stored.is_full and bytes_max <= PART_BYTES_MAX:
+                return LogRecords(_join(found), offset)
+            bytes_max -= len(stored.data)
+        try:
+            rest = await self.read(log, offset, end_offset, bytes_max)
+        except StorageCorruptError:
+            if not found:
+                raise
+            rest = []
+        for data in rest:
+            if found and len(data) > bytes_max:
+                break
+            found.append(data)
+            offset = Offset(read_header(data).end_offset)
+            bytes_max -= len(data)
+        return LogRecords(_join(found), offset)
+
+    async def _read_stored(
+        self, log: Log, offset: Offset, end_offset: Offset, bytes_max: int
+    ) -> tuple[StoredBatches | None, int]:
+        """Return stored batches with the offsets of a log, and the difference between their offsets and sequences.
+
+        They are None if the records at the offset must be decoded.
+        """
+        storage, location = self._storage, log.index.locate(offset)
+        if location is None or location.address == CONTROL:
+            return None, 0
+        if len(log.transaction_runs) or not isinstance(storage, ReadsStoredBatches):
+            return None, 0
+        epoch, epoch_end = _epoch_at(log, offset)
+        count = min(location.record_count, epoch_end - offset, end_offset - offset)
+        found = await storage.read_batches(
+            log.partition_of(location.address),
+            location.sequence,
+            location.sequence + count,
+            min(max(bytes_max, READ_BYTES_MIN), PART_BYTES_MAX),
+        )
+        difference = offset - location.sequence
+        if found is not None:
+            move_in_place(found.data, difference, epoch)
+        return found, difference
+
     async def read_measured(
         self, log: Log, offset: Offset, end_offset: Offset, bytes_max: int, unpacked_bytes_max: int
     ) -> tuple[list[bytes], int]:
@@ -86,20 +159,15 @@ class LogReader:
                 raise
             if part is None:
                 break
-            for marker in part.markers:
-                data = _encode_marker(marker, epoch)
+            unpacked += 0 if part.batch is None else part.batch.content_bytes
+            left = bytes_max
+            for data in _encode_part(log, part, offset, epoch):
                 if found and len(data) > bytes_max:
                     return found, unpacked
                 found.append(data)
                 bytes_max -= len(data)
-            if part.batch is not None:
-                unpacked += part.batch.content_bytes
-                difference = offset - part.batch.first_sequence
-                for header, data in _encode(log, part.batch, offset):
-                    if found and header.size > bytes_max:
-                        return found, unpacked
-                    found.append(with_base_offset(data, header.base_offset + difference, leader_epoch=epoch))
-                    bytes_max -= header.size
+            if bytes_max < left // 2 and part.end_offset < min(epoch_end, end_offset):
+                break  # the next record does not fit; to find that out, it would be read
             offset = part.end_offset
             del part  # frees its records during the next read
         return found, unpacked
@@ -206,6 +274,10 @@ class LogReader:
         return _LogPart(Offset(offset + len(batch)), batch=batch)
 
 
+def _join(found: Sequence[bytes | memoryview]) -> bytes | memoryview:
+    return found[0] if len(found) == 1 else b"".join(found)
+
+
 def _epoch_at(log: Log, offset: Offset) -> tuple[int, Offset]:
     """Return the leader epoch of an offset, and the offset at which the next epoch begins."""
     number = bisect_right(log.epochs, offset, key=lambda each: each[1])
@@ -221,6 +293,16 @@ def _encode_marker(marker: MarkerEntry, leader_epoch: int) -> bytes:
         is_commit=bool(marker.is_commit),
     )
     return with_base_offset(data, marker.offset, leader_epoch=leader_epoch)
+
+
+def _encode_part(log: Log, part: _LogPart, offset: Offset, leader_epoch: int) -> Iterator[bytes]:
+    """Yield a part of a log, at an offset, as record batches with the offsets of the log."""
+    for marker in part.markers:
+        yield _encode_marker(marker, leader_epoch)
+    if part.batch is not None:
+        difference = offset - part.batch.first_sequence
+        for header, data in _encode(log, part.batch, offset):
+            yield with_base_offset(data, header.base_offset + difference, leader_epoch=leader_epoch)
 
 
 def _encode(log: Log, batch: RecordBatch, offset: Offset) -> Iterator[tuple[BatchHeader, bytes]]:

@@ -228,19 +228,18 @@ async def _read_log(
     limit = min(wanted.partition.partition_max_bytes, bytes_max)
     if limit <= 0 or offset >= end:
         return part
+    offset_after = offset
     try:
         async with context.broker.reads_of(context.source):
             if context.header.api_version < _BATCHES_VERSION:
-                batches = await _read_messages(context, log, offset, end, limit)
+                part.records = b"".join(await _read_messages(context, log, offset, end, limit))
             else:
-                batches = await context.broker.node.reader.read(log, offset, end, limit)
+                part.records, offset_after = await context.broker.node.reader.read_joined(log, offset, end, limit)
     except (StorageError, BatchError):
         part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return part
-    part.records = b"".join(batches)
     if is_committed:
-        returned_end = Offset(read_header(batches[-1]).end_offset) if batches else offset
-        aborted = log.aborted_between(offset, returned_end)
+        aborted = log.aborted_between(offset, offset_after)
         part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
     return part
 

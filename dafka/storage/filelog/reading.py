@@ -236,14 +236,14 @@ class LogReader:
             block = None if is_over else segment.block_at(buffer, current.next_position, sequence)
             records = segment.decode(buffer, block) if block is not None and _may_fit(block, bytes_max) else None
             if block is None or records is None:
-                self._keep_cursor(segment, sequence, current.next_position)
+                self.keep_cursor(segment, sequence, current.next_position)
                 break
             current = _PartialRead(records, block.next_position)
         return join(parts)
 
     def _read_first(self, segment: Segment, buffer: ReadBuffer, sequence: int) -> _PartialRead:
         """Return the records of the block with a sequence. Raise `StorageCorruptError` if it is damaged."""
-        block = self._locate(segment, buffer, sequence)
+        block = self.locate(segment, buffer, sequence)
         if block is None or block.first_sequence > sequence:
             end_sequence = segment.end_sequence if block is None else block.first_sequence
             raise _corrupt_error(segment, sequence, end_sequence)
@@ -253,7 +253,7 @@ class LogReader:
             raise _corrupt_error(segment, sequence, min(end_sequence, segment.end_sequence))
         return _PartialRead(records, block.next_position)
 
-    def _locate(self, segment: Segment, buffer: ReadBuffer, sequence: int) -> Block | None:
+    def locate(self, segment: Segment, buffer: ReadBuffer, sequence: int) -> Block | None:
         """Return the block with a sequence; if it is damaged, the next one, if any."""
         with self._lock:
             position = self._cursors.pop((segment.path, sequence), 0 if sequence == segment.base else None)
@@ -266,7 +266,8 @@ class LogReader:
             if len(self._indexes) > INDEXES_MAX:
                 self._indexes.popitem(last=False)
 
-    def _keep_cursor(self, segment: Segment, sequence: int, position: int) -> None:
+    def keep_cursor(self, segment: Segment, sequence: int, position: int) -> None:
+        """Keep where a sequence begins, for the next read."""
         with self._lock:
             self._cursors[segment.path, sequence] = position
             if len(self._cursors) > CURSORS_MAX:

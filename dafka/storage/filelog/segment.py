@@ -38,7 +38,9 @@ _HEADER = struct.Struct(">qi4xBIhi8xq14xi")
 _MAGIC = 2
 _MAGIC_AT = 16
 _LENGTH_END = 12
-_CRC_END = 21
+CRC_END = 21
+"""The position in a batch of what its CRC covers."""
+
 _RECORD_BYTES_MIN = 7
 _COMPRESSION_MASK = 0x07
 _COMPRESSION_MAX = 4
@@ -47,7 +49,7 @@ _CANDIDATE = re.compile(rb"\x02(?=.{4}\x00[\x00-\x3f])", re.DOTALL)
 """The magic of a batch whose attributes are possible."""
 
 
-def parse_header(data: bytes, offset: int, position: int) -> Block | None:
+def parse_header(data: bytes | memoryview, offset: int, position: int) -> Block | None:
     """Decode the header at an offset of `data` and a position of its segment; return None if it is damaged."""
     base_offset, length, magic, crc, attributes, last_delta, max_timestamp, count = _HEADER.unpack_from(data, offset)
     size = length + _LENGTH_END
@@ -290,7 +292,7 @@ class Segment:
 
     def _is_intact(self, buffer: ReadBuffer, block: Block) -> bool:
         offset = buffer.find(block.position, block.size)
-        return offset >= 0 and crc32c(memoryview(buffer.data)[offset + _CRC_END : offset + block.size]) == block.crc
+        return offset >= 0 and crc32c(memoryview(buffer.data)[offset + CRC_END : offset + block.size]) == block.crc
 
     def _find_batch(self, buffer: ReadBuffer, position: int, sequence: int) -> Block | None:
         """Return the first good batch at or after a position that has at least this sequence."""

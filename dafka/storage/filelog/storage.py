@@ -19,7 +19,7 @@ import trio
 from dafka.errors import StorageError, StorageLostError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
-from dafka.storage.capabilities import Compactable, Compacted, FindRemoved, Throttle
+from dafka.storage.capabilities import Compactable, Compacted, FindRemoved, StoredBatches, Throttle
 from dafka.storage.filelog.compaction import SegmentCompaction, find_compactable, find_segments
 from dafka.storage.filelog.damage import find_folder_damage, find_partition_damage
 from dafka.storage.filelog.files import FilePool
@@ -29,6 +29,7 @@ from dafka.storage.filelog.partition import PartitionLog
 from dafka.storage.filelog.positions import POSITIONS_FOLDER, PositionFiles
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import open_writer
+from dafka.storage.filelog.stored_batches import read_batches
 from dafka.storage.filelog.writer import LogWriter
 from dafka.storage.plugin_helpers import (
     FileIdentity,
@@ -168,6 +169,14 @@ class FilelogStorage:
             return None if log is None else self._reader.read_records(log, first_sequence, count, bytes_max)
 
         return await self._read(lambda: [read(*each) for each in ranges])
+
+    async def read_batches(
+        self, partition: Partition, first_sequence: int, end_sequence: int, bytes_max: int
+    ) -> StoredBatches | None:
+        """See `ReadsStoredBatches.read_batches`."""
+        return await self._read_log(
+            partition, lambda log: read_batches(self._reader, log, first_sequence, end_sequence, bytes_max)
+        )
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_sequence_by_time`."""

@@ -15,7 +15,7 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from dafka.batches import Compression, check_crc, decode_held, decode_run, encode_batch, read_header
+from dafka.batches import Compression, check_crc, decode_held, decode_run, encode_batch, iter_batches, read_header
 from dafka.batches.decoding import decode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.entries import MarkerEntry
@@ -571,7 +571,7 @@ class World:
         offset, stable = first, self.last_stable()
         aborting: set[int] = set()
         while offset < self.high_watermark:
-            batches = await self.reader.read(self.log, Offset(offset), Offset(self.high_watermark), bytes_max)
+            batches = await self._read(offset, bytes_max)
             if not batches:
                 rest = self.items[offset : self.high_watermark]
                 assert not any(each.is_held or each.is_marker for each in rest)
@@ -598,6 +598,16 @@ class World:
         assert not [at for at in found if at >= first and not self.items[at].is_held]
         wanted = {at for at in held if at < stable and self.outcome(at)}
         assert {at for at in committed if first <= at < stable} == wanted
+
+    async def _read(self, offset: int, bytes_max: int) -> list[bytes]:
+        """Read record batches in one of two ways, which must return the same records."""
+        end = Offset(self.high_watermark)
+        if (offset + bytes_max) % 2:
+            return await self.reader.read(self.log, Offset(offset), end, bytes_max)
+        joined = await self.reader.read_joined(self.log, Offset(offset), end, bytes_max)
+        found = [bytes(joined.data[at : at + header.size]) for at, header in iter_batches(joined.data)]
+        assert joined.end_offset == (read_header(found[-1]).end_offset if found else max(offset, self.start))
+        return found
 
     def _check_batch_read(self, data: bytes) -> dict[int, tuple[bytes | None, bytes | None, int]]:
         """Return the records of a batch by offset; none if it is the end of a transaction."""

@@ -23,6 +23,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, Offset
 from dafka.broker.log.appending import ClientAppender
 from dafka.broker.log.durable_waits import DurableWaits
+from dafka.broker.log.reader import LogRecords
 from dafka.broker.log.waiters import LogWaiters
 from dafka.errors import NotLeaderError
 from dafka.kafka.apis.produce import begin_produce
@@ -60,7 +61,7 @@ class FakeBroker:
         self.deleted: list[tuple[Log, int]] = []
         self.deletion = SimpleNamespace(delete_before=self._delete_before)
         self.appended: Callable[[bool], Awaitable[int]] | None = None
-        self.reader = SimpleNamespace(read=self._read, find_offset_by_time=self._find_nothing)
+        self.reader = SimpleNamespace(read_joined=self._read, find_offset_by_time=self._find_nothing)
         self.watchers = LogWaiters()
         self.storage = SimpleNamespace(
             problem="",
@@ -131,9 +132,9 @@ class FakeBroker:
         await trio.lowlevel.checkpoint()
         raise NotLeaderError("another broker leads the log", appended.log.leadership.leader)
 
-    async def _read(self, log: Log, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
+    async def _read(self, log: Log, offset: int, end_offset: int, bytes_max: int) -> LogRecords:
         await trio.lowlevel.checkpoint()
-        return [b"%d-%d" % (offset, end_offset)]
+        return LogRecords(b"%d-%d" % (offset, end_offset), Offset(end_offset))
 
     async def _find_nothing(self, _log: Log, _time_ms: int) -> None:
         await trio.lowlevel.checkpoint()

@@ -24,6 +24,7 @@ from dafka.broker.core.metadata.leader_and_isr import EPOCH_STEP
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_SEQUENCE, Offset
 from dafka.broker.log.durable_waits import DURABLE_S
+from dafka.broker.log.reader import LogRecords
 from dafka.config import Config
 from dafka.errors import (
     NoControllerError,
@@ -209,12 +210,12 @@ async def test_readers_get_what_enough_replicas_have(cluster: FakeCluster) -> No
 
 
 async def test_nothing_is_read_from_a_log_that_changes_its_leader_meanwhile(cluster: FakeCluster) -> None:
-    async def read_while_it_changes(*_: object) -> list[bytes]:
+    async def read_while_it_changes(*_: object) -> LogRecords:
         await trio.lowlevel.checkpoint()
         cluster.follow(SECOND, epoch=6)
-        return [b"of either branch"]
+        return LogRecords(b"of either branch", Offset(4))
 
-    cluster.broker.reader.read = read_while_it_changes
+    cluster.broker.reader.read_joined = read_while_it_changes
     part = await read(cluster, 3, current_leader_epoch=5)
     assert (part["error_code"], part["records"], leader_of(part)) == (FENCED, b"", (1, 6))
 
@@ -379,7 +380,7 @@ def failing(value: Any = None) -> Callable[..., Any]:
 async def test_a_storage_that_fails_for_a_log_does_not_affect_others(failing_cluster: FakeCluster) -> None:
     broker = failing_cluster.broker
     broker.reader = SimpleNamespace(
-        read=failing([encode_batch(3, [b"x"], timestamps=1)]),
+        read_joined=failing(LogRecords(encode_batch(3, [b"x"], timestamps=1), Offset(4))),
         find_offset_by_time=failing((3, 1000)),
         find_latest_time=failing((3, 1000)),
     )
@@ -453,7 +454,7 @@ async def test_records_beyond_the_memory_of_answers_are_asked_for_again(cluster:
     left, answers = 100_000, cluster.listener.answers
     answers.take_now(answers.left_bytes - left)
     for size, is_read in ((left, True), (left + 1, False)):
-        cluster.broker.reader = SimpleNamespace(read=failing([bytes(size)]))
+        cluster.broker.reader = SimpleNamespace(read_joined=failing(LogRecords(bytes(size), Offset(1))))
         assert len((await read(cluster))["records"]) == (size if is_read else 0)
         assert answers.left_bytes == left
 
