@@ -1,39 +1,81 @@
-"""Compares a broker with librdkafka's mock cluster, which keeps nothing on disk, through confluent-kafka.
+"""Compares a broker with librdkafka's mock cluster and with Tansu, through confluent-kafka.
 
-Producing and consuming 100-byte records with acks=all, and the time until a single record at 1,000 a second is
-acknowledged. The broker, with a file log that waits for the disk, the mock cluster, and the client are processes of
-their own. The mock cluster keeps 5 MB of each log, so what is consumed is divided among many logs. Run on a quiet
-machine:
+The mock cluster and Tansu keep everything in memory. The broker stores records in a file log or in SQLite, and waits
+for the disk before it acknowledges them. Each system, and each client, is a process of its own; the systems take turns.
+The program prints medians: the figure of each job, the processor time that the system used, and the ratio of the figure
+to that of the better of the other two systems in the same round, with its range. Run on a quiet machine:
 
-    python benchmarks/kafka_rates.py [RECORDS] [ROUNDS] [LOGS]
+    python benchmarks/kafka_rates.py [--tansu PROGRAM] [--rounds N] [--system SYSTEM ...] [--job JOB ...]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from dafka import Config
-from dafka.testing import kafka
+BROKERS = {"filelog": "filelog:{folder}/log", "sqlite": "sqlite:{folder}/dafka.db"}
+"""The storages of the broker."""
 
-CONTENT = bytes(range(100))
-CONSUMED_LOG_RECORDS = 40_000
+OTHERS = ("mock", "tansu")
+
+LOG_BYTES_MAX = 3_800_000
+"""What is written to one log that is read later, in bytes. The mock cluster drops the oldest records above 5 MB."""
+
 MOCK_LOGS = 4
-LATENCY_RECORDS_S = 1000
-LATENCY_S = 10
-SYSTEMS = ("mock", "dafka")
+"""How many logs each topic of the mock cluster has."""
+
+MESSAGE_BYTES_MAX = 2 * 10**6
+START_S = 30.0
+CLIENT_S = 120.0
+WARM_UP_RECORDS = 20
+PACED_RECORDS_S = 1000
+PACED_S = 10
+CLOCK_TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+class Job(NamedTuple):
+    """What is measured: with records of this size, and as many, or for a time."""
+
+    name: str
+    unit: str
+    record_bytes: int
+    records: int
+    is_rate: bool = True
+
+
+JOBS = (
+    Job("produce", "records/s", 100, 1_000_000),
+    Job("consume", "records/s", 100, 1_000_000),
+    Job("produce", "records/s", 1000, 300_000),
+    Job("consume", "records/s", 1000, 300_000),
+    Job("produce", "MB/s", 1_000_000, 1000),
+    Job("consume", "MB/s", 1_000_000, 1000),
+    Job("acknowledged", "ms, p99", 100, PACED_RECORDS_S * PACED_S, is_rate=False),
+    Job("delivered", "ms, p99", 100, PACED_RECORDS_S * PACED_S, is_rate=False),
+)
+
+
+class Measured(NamedTuple):
+    """The figure of a job, and the processor time that the system used meanwhile, in seconds."""
+
+    figure: float
+    processor_s: float
 
 
 def serve_mock() -> None:
@@ -44,134 +86,223 @@ def serve_mock() -> None:
     signal.pause()
 
 
-def serve_dafka(folder: str, logs: int) -> None:
-    """Run a broker until killed."""
-    with kafka(f"filelog:{folder}", Config().with_kafka(log_count=logs)) as broker:
-        print(broker.bootstrap_servers, flush=True)
-        signal.pause()
-
-
 @contextmanager
-def serve(system: str, logs: int) -> Iterator[str]:
-    """Run a system, and yield where clients find it."""
-    with tempfile.TemporaryDirectory(prefix=".rates-", dir=Path.cwd()) as folder:
-        program = [sys.executable, __file__, "serve", system, folder, str(logs)]
-        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+def serve(system: str, tansu: str | None) -> Iterator[tuple[str, int]]:
+    """Run a system, and yield its address and the id of its process."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with tempfile.TemporaryDirectory(prefix=".rates-", dir=Path.cwd(), ignore_cleanup_errors=True) as folder:
+        if system == "mock":
+            program = [sys.executable, __file__, "serve-mock"]
+        elif system == "tansu":
+            url = f"tcp://{address}"
+            program = [str(tansu), "broker", "--listener-url", url, "--advertised-listener-url", url]
+        else:
+            program = [sys.executable, "-m", "dafka", "broker", "--kafka", address]
+            program += ["--storage", BROKERS[system].format(folder=folder)]
+        with (
+            (Path(folder) / "errors").open("w") as errors,
+            subprocess.Popen(program, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
             assert process.stdout is not None
             try:
-                yield process.stdout.readline().strip()
+                address = process.stdout.readline().strip() if system == "mock" else address
+                AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=START_S)
+                yield address, process.pid
             finally:
                 process.kill()
 
 
-def send_all(producer: Any, topic: str, records: int, **options: Any) -> None:
-    for _ in range(records):
-        while True:
-            try:
-                producer.produce(topic, CONTENT, **options)
-                break
-            except BufferError:
-                producer.poll(0.001)
+def processor_s(process_id: int) -> float:
+    """Return the processor time that a process has used, in seconds."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_S
 
 
-def produce(servers: str, records: int) -> float:
-    """Return how many records are acknowledged in a second."""
-    producer = Producer({"bootstrap.servers": servers, "acks": "all"})
-    send_all(producer, "produced", 1)
-    producer.flush()
-    began = time.perf_counter()
-    send_all(producer, "produced", records)
-    assert producer.flush() == 0
-    return records / (time.perf_counter() - began)
+class Meter:
+    """Measures the time that passes, and the processor time that a process uses, in seconds."""
+
+    def __init__(self, process_id: int) -> None:
+        self._process_id = process_id
+        self._begun_s = time.perf_counter()
+        self._used_s = processor_s(process_id)
+
+    def elapsed_s(self) -> float:
+        """Return the time since the beginning."""
+        return time.perf_counter() - self._begun_s
+
+    def used_s(self) -> float:
+        """Return the processor time since the beginning."""
+        return processor_s(self._process_id) - self._used_s
 
 
-def prepare(servers: str, topics: int, logs: int) -> None:
-    """Write the records to consume."""
-    producer = Producer({"bootstrap.servers": servers, "acks": "all"})
-    for topic in range(topics):
-        for log in range(logs):
-            send_all(producer, f"consumed-{topic}", CONSUMED_LOG_RECORDS, partition=log)
-    assert producer.flush() == 0
+class Client:
+    """Runs jobs at a system."""
+
+    def __init__(self, system: str, servers: str, process_id: int) -> None:
+        self._options = {"bootstrap.servers": servers, "message.max.bytes": MESSAGE_BYTES_MAX, "log_level": 3}
+        self._is_mock = system == "mock"
+        self._process_id = process_id
+
+    def measure(self, job: Job) -> Measured:
+        """Return the figure of a job."""
+        topic = f"{job.name}-{job.record_bytes}"
+        logs = [TopicPartition(topic, 0, 0)]
+        if job.name == "consume" and self._is_mock:
+            count = -(-job.records * job.record_bytes // LOG_BYTES_MAX)
+            logs = [TopicPartition(f"{topic}-{each // MOCK_LOGS}", each % MOCK_LOGS, 0) for each in range(count)]
+        self._create({each.topic for each in logs})
+        if not job.is_rate:
+            return self._measure_latency(job, logs)
+        meter = self._send(logs, job.record_bytes, job.records)
+        if job.name == "consume":
+            meter = self._receive(logs, job.record_bytes, job.records)
+        work = job.records * job.record_bytes / 1e6 if job.unit == "MB/s" else job.records
+        return Measured(work / meter.elapsed_s(), meter.used_s())
+
+    def _create(self, topics: Iterable[str]) -> None:
+        if self._is_mock:
+            return  # it creates topics when they are first used
+        admin = AdminClient(self._options)
+        for created in admin.create_topics([NewTopic(each, 1, 1) for each in topics]).values():
+            created.result(START_S)
+
+    def _open_producer(self, **options: Any) -> Producer:
+        return Producer({**self._options, "acks": "all", "queue.buffering.max.kbytes": 64 * 1024, **options})
+
+    def _open_consumer(self, logs: list[TopicPartition], **options: Any) -> Consumer:
+        consumer = Consumer({**self._options, "group.id": "rates", "enable.auto.commit": False, **options})
+        consumer.assign(logs)
+        return consumer
+
+    def _send(self, logs: list[TopicPartition], size: int, records: int) -> Meter:
+        """Send records to logs, one log after the other, until all are acknowledged."""
+        producer, content = self._open_producer(), bytes(range(100)) * (size // 100)
+        for topic in {each.topic for each in logs}:
+            producer.list_topics(topic, timeout=START_S)
+        for _ in range(WARM_UP_RECORDS):  # the first requests make a system load what it needs
+            producer.produce("warm-up" if self._is_mock else logs[0].topic, content)
+            producer.flush()
+        meter = Meter(self._process_id)
+        for number in range(records):
+            log = logs[number * len(logs) // records]
+            while True:
+                try:
+                    producer.produce(log.topic, content, partition=log.partition, on_delivery=_check)
+                    break
+                except BufferError:
+                    producer.poll(0.001)
+        if producer.flush(CLIENT_S):
+            raise TimeoutError(f"records are not acknowledged within {CLIENT_S:.0f} s")
+        return meter
+
+    def _receive(self, logs: list[TopicPartition], size: int, records: int) -> Meter:
+        """Receive the records of logs. The time begins with the first ones."""
+        consumer = self._open_consumer(logs)
+        left = records - len(consumer.consume(1, timeout=START_S))
+        meter = Meter(self._process_id)
+        while left:
+            found = consumer.consume(min(left, 10_000), timeout=1)
+            assert all(len(each.value()) == size for each in found[:1]), found[0].error()
+            left -= len(found)
+            if meter.elapsed_s() > CLIENT_S:
+                raise TimeoutError(f"{left} records were not received within {CLIENT_S:.0f} s")
+        return meter
+
+    def _measure_latency(self, job: Job, logs: list[TopicPartition]) -> Measured:
+        """Return the 99th percentile of the time until a record is acknowledged, or delivered to a consumer."""
+        is_delivery = job.name == "delivered"
+        (log,), found = logs, list[float]()
+        producer = self._open_producer(**{"linger.ms": 0})
+        consumer = self._open_consumer(logs, **{"fetch.wait.max.ms": 100}) if is_delivery else None
+
+        def send() -> None:
+            sent = time.perf_counter()
+            on_delivery = _check if is_delivery else lambda *_: found.append(time.perf_counter() - sent)
+            producer.produce(log.topic, repr(sent).ljust(job.record_bytes), partition=0, on_delivery=on_delivery)
+
+        def receive(wait_s: float) -> None:
+            producer.poll(0 if is_delivery else wait_s)
+            if consumer is not None and (message := consumer.poll(wait_s)) is not None:
+                found.append(time.perf_counter() - float(message.value()))
+
+        for _ in range(WARM_UP_RECORDS):
+            send()
+            producer.flush()
+        while len(found) < WARM_UP_RECORDS:
+            receive(0.1)
+        found.clear()
+        meter = Meter(self._process_id)
+        due = time.perf_counter()
+        for _ in range(job.records):
+            send()
+            due += 1 / PACED_RECORDS_S
+            receive(0)
+            while (left := due - time.perf_counter()) > 0:
+                receive(left)
+        producer.flush()
+        while len(found) < job.records:
+            receive(0.1)
+        used_s = meter.used_s()
+        found.sort()
+        return Measured(found[len(found) * 99 // 100] * 1000, used_s)
 
 
-def consume(servers: str, topics: int, logs: int) -> float:
-    """Return how many records are read in a second, after the first ones."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(f"consumed-{topic}", log, 0) for topic in range(topics) for log in range(logs)])
-    left = topics * logs * CONSUMED_LOG_RECORDS - len(consumer.consume(1, timeout=10))
-    records, began = left, time.perf_counter()
-    while left:
-        left -= len(consumer.consume(min(left, 10_000), timeout=1))
-    rate = records / (time.perf_counter() - began)
-    consumer.close()
-    return rate
+def _check(error: Any, _message: Any) -> None:
+    assert error is None, error
 
 
-def measure_latency(servers: str) -> tuple[float, float]:
-    """Return the median and the 99th percentile of the time until a record is acknowledged, in milliseconds."""
-    producer = Producer({"bootstrap.servers": servers, "acks": "all", "linger.ms": 0})
-    found: list[float] = []
-
-    def send() -> None:
-        sent = time.perf_counter()
-        producer.produce("latency", CONTENT, on_delivery=lambda *_: found.append(time.perf_counter() - sent))
-
-    send()
-    producer.flush()
-    found.clear()
-    due = time.perf_counter()
-    for _ in range(LATENCY_RECORDS_S * LATENCY_S):
-        send()
-        due += 1 / LATENCY_RECORDS_S
-        producer.poll(0)
-        while (left := due - time.perf_counter()) > 0:
-            producer.poll(left)
-    producer.flush()
-    found.sort()
-    return found[len(found) // 2] * 1000, found[len(found) * 99 // 100] * 1000
+def run_client(job: Job, system: str, servers: str, process_id: int) -> Measured:
+    """Run a job in a process of its own."""
+    program = [sys.executable, __file__, "client", json.dumps(job), system, servers, str(process_id)]
+    output = subprocess.run(program, stdout=subprocess.PIPE, check=True, timeout=3 * CLIENT_S).stdout
+    return Measured(*json.loads(output))
 
 
-CLIENTS = {"produce": produce, "prepare": prepare, "consume": consume, "latency": measure_latency}
+def describe(job: Job, found: dict[str, list[Measured]]) -> Iterator[str]:
+    """Yield the lines of a job."""
+    others = [[each.figure for each in found[system]] for system in OTHERS if system in found]
+    pick: Callable[..., float] = max if job.is_rate else min
+    for system, measured in found.items():
+        figure = statistics.median(each.figure for each in measured)
+        cost_s = statistics.median(each.processor_s for each in measured)
+        work = job.records * job.record_bytes / 1e6 if job.unit == "MB/s" else job.records
+        cost = f"{cost_s / work * 1e6:>10,.2f} us/{'MB' if job.unit == 'MB/s' else 'record'}"
+        line = f"{job.name:<13}{job.record_bytes:>9} B  {system:<8}{figure:>12,.1f} {job.unit:<10}{cost:<20}"
+        if system in BROKERS and others:
+            ratios = [mine.figure / pick(theirs) for mine, *theirs in zip(measured, *others, strict=True)]
+            line += f"  {statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
+        yield line
 
 
-def run_client(name: str, servers: str, *arguments: int) -> Any:
-    program = [sys.executable, __file__, "client", name, servers, *map(str, arguments)]
-    return json.loads(subprocess.run(program, stdout=subprocess.PIPE, check=True).stdout)
-
-
-def main(records: int, rounds: int, logs: int) -> None:
-    counts = {"mock": MOCK_LOGS, "dafka": logs}
-    total = max(records // CONSUMED_LOG_RECORDS, 1)
-    topics = {system: max(total // count, 1) for system, count in counts.items()}
-    found: dict[tuple[str, str], list[float]] = {pair: [] for pair in product(("produce", "consume"), SYSTEMS)}
-    latencies: dict[str, list[tuple[float, float]]] = {each: [] for each in SYSTEMS}
-    for _ in range(rounds):
-        for system in SYSTEMS:
-            with serve(system, logs) as servers:
-                found["produce", system].append(run_client("produce", servers, records))
-                run_client("prepare", servers, topics[system], counts[system])
-                found["consume", system].append(run_client("consume", servers, topics[system], counts[system]))
-                latencies[system].append(tuple(run_client("latency", servers)))
-    for name in ("produce", "consume"):
-        rates = {system: statistics.median(found[name, system]) for system in SYSTEMS}
-        ratios = [mine / mock for mock, mine in zip(*(found[name, each] for each in SYSTEMS), strict=True)]
-        print(
-            f"{name}: mock cluster {rates['mock']:>9,.0f}/s   dafka {rates['dafka']:>9,.0f}/s   "
-            f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
-        )
-    for system in SYSTEMS:
-        p50, p99 = (statistics.median(each) for each in zip(*latencies[system], strict=True))
-        print(f"acknowledged at {LATENCY_RECORDS_S}/s, {system}: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tansu", default=shutil.which("tansu"), help="the program of Tansu; default: on the PATH")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--system", nargs="+", choices=(*BROKERS, *OTHERS), default=(*BROKERS, *OTHERS))
+    names = [f"{job.name}-{job.record_bytes}" for job in JOBS]
+    parser.add_argument("--job", nargs="+", choices=names, default=names)
+    parser.add_argument("--scale", type=float, default=1.0, help="the part of the records to send")
+    options = parser.parse_args()
+    systems = [each for each in options.system if each != "tansu" or options.tansu]
+    for name, full in zip(names, JOBS, strict=True):
+        if name not in options.job:
+            continue
+        job = full._replace(records=round(full.records * options.scale))
+        found: dict[str, list[Measured]] = {each: [] for each in systems}
+        for _ in range(options.rounds):
+            for system in systems:
+                with serve(system, options.tansu) as (servers, process_id):
+                    found[system].append(run_client(job, system, servers, process_id))
+        print(*describe(job, found), sep="\n", flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["serve"]:
-        if sys.argv[2] == "mock":
-            serve_mock()
-        else:
-            serve_dafka(sys.argv[3], int(sys.argv[4]))
+    if sys.argv[1:] == ["serve-mock"]:
+        serve_mock()
     elif sys.argv[1:2] == ["client"]:
-        print(json.dumps(CLIENTS[sys.argv[2]](sys.argv[3], *map(int, sys.argv[4:]))))  # type: ignore[operator]
+        described, name, address, process = sys.argv[2:]
+        print(json.dumps(Client(name, address, int(process)).measure(Job(*json.loads(described)))))
     else:
-        given = [int(text) for text in sys.argv[1:]]
-        main(*(*given, *(1_000_000, 3, 1)[len(given) :]))
+        main()
