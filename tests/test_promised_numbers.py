@@ -50,7 +50,7 @@ kafka.protocol.constants OFFSET_FETCH_GROUPS_VERSION=8
 kafka.protocol.frames SIZE_BYTES=4 FRAME_BYTES_MAX=100*MIB
 kafka.protocol.tables VERSION_MAX=2**15-1
 kafka.server.cluster_view NO_NODE=-1
-kafka.server.connection UNANSWERED_MAX=100
+kafka.server.responses UNANSWERED_MAX=100
 kafka.server.fetch_sessions NO_SESSION=0
 kafka.server.kafka_server REPORT_S=60.0 REPORTED_MAX=1000
 kafka.server.sasl LOGIN_BYTES_MAX=2**16 LOGIN_REQUESTS_MAX=20 FAILURE_DELAY_S=0.1

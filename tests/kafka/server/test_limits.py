@@ -73,6 +73,15 @@ def test_requests_arrive_in_any_pieces(door: Door) -> None:
     assert server_of(door).receiving.taken_bytes == 0
 
 
+def test_requests_are_answered_in_any_order_of_sizes(door: Door) -> None:
+    """A large request is waited for as a whole, and the next one may be small."""
+    with door.connect() as client:
+        for data in (SMALL, frame_of(LARGE), SMALL, frame_of(LARGE), frame_of(LARGE), SMALL):
+            client.socket.sendall(data[:2])
+            client.socket.sendall(data[2:])
+            assert client.receive() is not None
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"\0", b"\0\0\1\0", frame_of(LARGE)[:-1]], ids=["idle", "size", "small", "large"]
 )
