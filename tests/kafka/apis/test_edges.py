@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.topics import find_collision, find_collisions
 from dafka.kafka.apis.shared.authorization import NOT_ASKED, SUPPORTED_OPERATIONS
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, open_door
@@ -61,22 +58,6 @@ def test_the_endpoints_are_brokers(client: Client, version: int) -> None:
         expected = error if version else NONE
         assert (found["error_code"], bool(found["brokers"])) == (expected, not expected)
         assert found["endpoint_type"] == (kind if version else 1)
-
-
-names = st.text("a._", min_size=1, max_size=4)
-
-
-@given(names, st.lists(names))
-def test_names_collide_that_metrics_do_not_tell_apart(name: str, topics: list[str]) -> None:
-    found = find_collision(name, topics)
-    colliding = [each for each in topics if each != name and each.replace(".", "_") == name.replace(".", "_")]
-    assert found == (colliding[0] if colliding else "")
-
-
-@given(st.lists(names))
-def test_of_several_names_each_collides_with_the_first_that_metrics_do_not_tell_apart(found: list[str]) -> None:
-    earlier = {name: find_collision(name, found[: found.index(name)]) for name in found}
-    assert find_collisions(found) == {name: each for name, each in earlier.items() if each}
 
 
 @pytest.mark.parametrize("version", range(8))
