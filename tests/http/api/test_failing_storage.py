@@ -45,6 +45,7 @@ APIS = {
 WAITING = {
     *("POST /topics", "PATCH /topics/{topic}", "DELETE /topics/{topic}", "POST /topics/{topic}/records"),
     *("DELETE /topics/{topic}/records", "PUT /groups/{group}/offsets", "DELETE /groups/{group}"),
+    "POST /cluster/restored-records",
 }
 """The routes that wait for something durable."""
 

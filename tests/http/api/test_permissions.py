@@ -71,6 +71,8 @@ class Use:
         return answer
 
 
+RESTORED = {"key": "group/unused", "value": {"group_id": "unused", "settings": {}}}
+
 USES = [
     *(Use(f"GET /{each}", ANYBODY) for each in ("", "dafka.js", "openapi.json", "session")),
     Use("GET /console/{path...}", ANYBODY, status=404),
@@ -111,7 +113,7 @@ USES = [
         for each in ("moves", "nodes", "storage", "storage/verification", "settings")
     ),
     Use("POST /cluster/feature-level", need(OPERATOR), sent={"document": {"level": SUPPORTED.levels.highest}}),
-    Use("POST /cluster/restored-records", need(OPERATOR), sent={"document": {"records": []}}),
+    Use("POST /cluster/restored-records", need(OPERATOR), sent={"document": {"records": [RESTORED]}}),
     Use("GET /cluster/log", need(OPERATOR), "?limit=3"),
     *(Use(f"POST /brokers/{{number}}/{each}", need(OPERATOR)) for each in ("drain", "undrain")),
     Use("POST /topics/{topic}/logs/{log}/recover", need(OPERATOR), sent={"document": {"broker": 0}}, status=400),
