@@ -313,11 +313,14 @@ async def describe_topic(request: Request) -> TopicDetails:
 
 async def _describe(request: Request, topic: Topic, *, has_times: bool = False) -> TopicDetails:
     node = request.broker.node
-    logs = node.logs(topic.name)
     sizes = await node.inventory.log_bytes(topic.name)
-    described = [_describe_log(node, log, size) for log, size in zip(logs, sizes, strict=False)]
+    found = node.find_topic(topic.name)
+    if found is None or found.topic_id != topic.topic_id:  # it was deleted meanwhile
+        raise topic_not_found(topic.name)
+    topic, logs = found, node.logs(topic.name)
+    described = [_describe_log(node, log, size) for log, size in zip(logs, sizes, strict=True)]
     if has_times:
-        for log, each in zip(logs, described, strict=False):
+        for log, each in zip(logs, described, strict=True):
             each.last_timestamp = await node.reader.find_last_timestamp(log)
     if not request.is_forwarded and any(not log.leadership.is_led for log in logs):
         described = await _ask_leaders(request, topic.name, described, has_times=has_times)

@@ -20,7 +20,7 @@ from dafka.batches import RecordColumns, encode_batch
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.http.api.record_documents import split_records
 from tests.http.api.events import EventSource
-from tests.http.running import DEADLINE_S, Answer, SharedWeb, run_web, run_webs, wait_answer
+from tests.http.running import DEADLINE_S, Answer, SharedWeb, open_web, run_web, run_webs, wait_answer
 from tests.http.secured import lead_elsewhere
 from tests.waiting import poll_until
 
@@ -347,3 +347,18 @@ def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWe
     body = "\n".join([json.dumps({"value": "x" * 100})] * 100).encode()
     answer = web.ask("POST", f"/topics/{topic}/records", body, Content_Type="application/x-ndjson")
     assert sum(each["count"] for each in answer.document["offsets"]) == 100
+
+
+async def test_a_topic_that_is_deleted_while_it_is_described_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_web() as web:
+        assert (await web.request("POST", "/topics", document={"name": "orders"})).status == 201
+        broker = web.broker.broker
+        measure = broker.node.inventory.log_bytes
+
+        async def delete_and_measure(topic: str) -> list[int]:
+            await broker.delete_topic(topic)
+            return await measure(topic)
+
+        monkeypatch.setattr(broker.node.inventory, "log_bytes", delete_and_measure)
+        answer = await web.get("/topics/orders")
+        assert (answer.status, answer.code) == (404, "topic_not_found")
