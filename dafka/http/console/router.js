@@ -26,6 +26,12 @@ export function go(segments, query) {
   location.hash = href(segments, query).slice(1);
 }
 
+/** Open the list of topics or groups, if the page of this one is still open. */
+export function leave(list, name) {
+  const [first, second] = parseHash().segments;
+  if (first === list && second === name) go([list]);
+}
+
 /** Change the query of the current page without a further entry in the history. */
 export function setQuery(changes) {
   const { segments, query } = parseHash();

@@ -172,7 +172,9 @@ export function Dialog({ title, onClose, onSubmit, busy, error, verb, danger, di
 /** Ask before something is done that cannot be taken back. `mustType` is the name to be typed first. */
 export function Confirm({ title, verb, mustType, action, done, onClose, children }) {
   const [typed, setTyped] = useState("");
-  const task = useTask(action, (result) => {
+  // The page can notice what was done before the answer comes, and show this no more: that ends it all the same.
+  const task = useTask(async () => {
+    const result = await action();
     announce(done);
     onClose(true, result);
   });

@@ -82,6 +82,29 @@ def test_a_topic_is_created_changed_and_deleted(window: Window, broker: ServedBr
     assert "made.here" not in names
 
 
+@pytest.mark.parametrize("kind", ["topic", "group"])
+def test_a_page_whose_thing_was_deleted_gives_way_to_the_list_even_if_the_answer_is_late(
+    window: Window, broker: ServedBroker, kind: str
+) -> None:
+    broker.create_topic("late")
+    broker.request("PUT", "/groups/late/offsets", {"topic": "late", "to": "earliest"})
+    page, target, held = window.open(f"{kind}s/late", "late"), f"**/{kind}s/late", list[Any]()
+    page.route(target, lambda each: held.append(each) if each.request.method == "DELETE" else each.fallback())
+    page.get_by_role("button", name="Delete", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill("late")
+    with page.expect_request(lambda request: request.method == "DELETE"):
+        dialog.get_by_role("button", name=f"Delete the {kind}").click()
+    broker.request("DELETE", f"/{kind}s/late")
+    page.get_by_text(f"There is no {kind} of this name").wait_for()
+    held[0].fulfill(status=204)
+    page.get_by_role("heading", level=1, name=f"{kind}s".capitalize(), exact=True).wait_for()
+    page.unroute(target)
+    window.forgive("404")
+    if kind == "group":
+        broker.request("DELETE", "/topics/late")
+
+
 def test_records_are_deleted(window: Window, broker: ServedBroker) -> None:
     broker.create_topic("deleting", [str(number) for number in range(10)])
     page = window.open("topics/deleting", "deleting")

@@ -5,7 +5,7 @@ import { Chart } from "../chart.js";
 import { brief, count, plural } from "../format.js";
 import { DeleteGroup, ResetOffsets } from "../group_dialogs.js";
 import { useHistory, useView } from "../live.js";
-import { go, href } from "../router.js";
+import { href, leave } from "../router.js";
 import { Empty, Head, Notice, Panel, Tiles, Waiting } from "../widgets.js";
 import { GroupState } from "./groups.js";
 
@@ -84,7 +84,7 @@ export function GroupPage({ route, session }) {
   const close = (changed) => {
     const deleted = changed && dialog === "delete";
     setDialog("");
-    if (deleted) go(["groups"]);
+    if (deleted) leave("groups", name);
     else if (changed) view.reload();
   };
   const items = [

@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "../vendor/htm-preact-3.1.1.js";
 import { may, segment } from "../api.js";
 import { brief, bytes, count, plural } from "../format.js";
 import { useHistory, useView } from "../live.js";
-import { go, href } from "../router.js";
+import { href, leave } from "../router.js";
 import { Epochs } from "../epochs.js";
 import { Records } from "../records.js";
 import { Produce } from "../produce.js";
@@ -169,7 +169,7 @@ export function TopicPage({ route, session }) {
   const close = (changed) => {
     const deleted = changed && dialog === "topic";
     setDialog("");
-    if (deleted) go(["topics"]);
+    if (deleted) leave("topics", name);
     else if (changed) view.reload();
   };
   const [oldest, newest] = [samples[0], samples.at(-1)];
