@@ -74,7 +74,7 @@ NOTES = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics and groups",
     ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
     "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own; "
-    "`transaction.version` and `share.version` are 2 from the feature level 3 on",
+    "`transaction.version` is 2 from the feature level 3 on, and `share.version` 1, from 4 on 2",
     ApiKey.DESCRIBE_QUORUM: "log 0 of `__cluster_metadata`: any broker answers with what the controller knows; brokers "
     "that do not vote are observers",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "no metrics are wanted: a client gets its id, and asks again in five minutes",

@@ -38,7 +38,7 @@ from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.groups.share.settings import ShareSettings, read_settings
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.brokers import BrokerRegistration
-from dafka.broker.core.metadata.features import TRANSACTIONS
+from dafka.broker.core.metadata.features import DEAD_LETTERS, TRANSACTIONS
 from dafka.broker.core.metadata.group_settings import read_setting
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.producer_ids import ProducerIds
@@ -210,7 +210,8 @@ class Broker:
     def _share_settings_of(self, group_id: str) -> ShareSettings:
         if not self.node.tables.state.group_settings.find(group_id):
             return self._default_share_settings
-        return read_settings(partial(self.group_setting, group_id))
+        has_dead_letters = self.node.tables.state.members.feature_level >= DEAD_LETTERS
+        return read_settings(partial(self.group_setting, group_id), has_dead_letters=has_dead_letters)
 
     def _own_timeout_of(self, group_id: str, kind: str) -> int | None:
         name = f"{kind}.session.timeout.ms"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dafka.broker.access.permissions import Permissions
@@ -12,8 +12,8 @@ from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.groups.share.members import ASSIGNOR
 from dafka.broker.core.metadata import topic_settings
 from dafka.broker.core.metadata.commands import AlterGroupSettings
-from dafka.broker.core.metadata.features import SHARE_GROUPS
-from dafka.broker.core.metadata.group_settings import GROUP_SETTINGS, find_problem
+from dafka.broker.core.metadata.features import DEAD_LETTERS, SHARE_GROUPS
+from dafka.broker.core.metadata.group_settings import DEAD_LETTER_TOPIC, GROUP_SETTINGS, find_problem
 from dafka.broker.core.metadata.setting_rules import SettingKind
 from dafka.broker.core.metadata.topic_settings import TopicSetting, find_settings_problem
 from dafka.broker.core.metadata.topics import Topic
@@ -170,12 +170,19 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
     ]
     defaults = [each for each in topic_settings.list_settings(Topic("", ""), config) if each.rule.has_effect]
     settings += [_describe_setting(each)._replace(name=each.broker_name) for each in defaults if each.broker_name]
-    settings += [
-        Setting(f"group.{name}", rule.default(config), FROM_BROKER, _KINDS[rule.kind], rule.description)
-        for name, rule in GROUP_SETTINGS.items()
-        if rule.has_effect and rule.kind is SettingKind.INT
-    ]
-    return sorted(settings)
+    return sorted([*settings, *_group_defaults(config)])
+
+
+def _group_defaults(config: Config) -> Iterator[Setting]:
+    """Yield the settings of a broker for those of groups that are numbers: the defaults, and what groups can set."""
+    for name, rule in GROUP_SETTINGS.items():
+        if rule.limits is None or not rule.has_effect:
+            continue
+        kind, _, rest = name.partition(".")
+        yield Setting(f"group.{name}", rule.default(config), FROM_BROKER, _KINDS[rule.kind], rule.text)
+        for word, value in zip(("min", "max"), rule.limits, strict=True):
+            text = f"A limit of {name}, which cannot be changed here."
+            yield Setting(f"group.{kind}.{word}.{rest}", str(value), FROM_BROKER, _KINDS[rule.kind], text)
 
 
 def _group_settings(context: RequestContext, group_id: str) -> list[Setting]:
@@ -184,7 +191,7 @@ def _group_settings(context: RequestContext, group_id: str) -> list[Setting]:
     for name, rule in GROUP_SETTINGS.items():
         default = rule.default(config)
         default_source = FROM_DEFAULT if default == rule.default(_NOT_CONFIGURED) else FROM_BROKER
-        synonyms = [(f"group.{name}" if rule.kind is SettingKind.INT else name, default, default_source)]
+        synonyms = [(f"group.{name}" if rule.limits else name, default, default_source)]
         if name in own:
             synonyms.insert(0, (name, own[name], FROM_GROUP))
         _, value, source = synonyms[0]
@@ -381,7 +388,8 @@ async def _change_group(
     context: RequestContext, group_id: str, settings: dict[str, str] | None, *, is_trial: bool
 ) -> tuple[ErrorCode, str | None]:
     """Replace the settings of a group. Return the error and its message."""
-    if problem := context.explain_level(SHARE_GROUPS):
+    needed = DEAD_LETTERS if settings and settings.get(DEAD_LETTER_TOPIC) else SHARE_GROUPS
+    if problem := context.explain_level(needed):
         return ErrorCode.UNSUPPORTED_VERSION, problem
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID, "the group id is empty"

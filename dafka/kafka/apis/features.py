@@ -8,7 +8,14 @@ from types import MappingProxyType
 
 from dafka.broker.core.acls import Operation
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata.features import CLIENT_ACCESS, CONSUMER_GROUPS, FEATURE, SHARE_GROUPS, TRANSACTIONS
+from dafka.broker.core.metadata.features import (
+    CLIENT_ACCESS,
+    CONSUMER_GROUPS,
+    DEAD_LETTERS,
+    FEATURE,
+    SHARE_GROUPS,
+    TRANSACTIONS,
+)
 from dafka.kafka.apis.shared.authorization import require_cluster
 from dafka.kafka.apis.shared.changes import make_change, requester_of
 from dafka.kafka.apis.shared.registry import RequestContext, handles
@@ -36,10 +43,10 @@ UPGRADE = 1
 TRANSACTION_FEATURE, SHARE_FEATURE = "transaction.version", "share.version"
 """The features by which clients know how transactions work, and whether there are share groups and dead letters."""
 
-FOLLOWING: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {TRANSACTION_FEATURE: (TRANSACTIONS, 2), SHARE_FEATURE: (SHARE_GROUPS, 2)}
+FOLLOWING: Mapping[str, Mapping[int, int]] = MappingProxyType(
+    {TRANSACTION_FEATURE: {TRANSACTIONS: 2}, SHARE_FEATURE: {SHARE_GROUPS: 1, DEAD_LETTERS: 2}}
 )
-"""The features that follow the level of the cluster: the first level with each, and its version from then on."""
+"""The features that follow the level of the cluster: by level, their versions from then on."""
 
 _ZERO_VERSION = 4
 """The first version of ApiVersions whose clients accept features that begin with 0."""
@@ -86,19 +93,27 @@ def describe_versions(context: RequestContext, served: Iterable[ApiKey]) -> ApiV
     response = advertise(each for each in served if level >= FIRST_LEVELS.get(each, 0))
     supported = {FEATURE: (levels.lowest, levels.highest)}
     if context.header.api_version >= _ZERO_VERSION:
-        supported |= {name: (0, version) for name, (_, version) in FOLLOWING.items()}
+        supported |= {name: (0, max(versions.values())) for name, versions in FOLLOWING.items()}
     response.supported_features = [
         SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
         for name, (lowest, highest) in supported.items()
     ]
     if level:
         response.finalized_features_epoch = state.applied
-        finalized = {FEATURE: level} | {name: version for name, (first, version) in FOLLOWING.items() if level >= first}
+        finalized = {FEATURE: level, **following_versions(level)}
         response.finalized_features = [
             FinalizedFeatureKey(name=name, max_version_level=version, min_version_level=version)
             for name, version in finalized.items()
         ]
     return response
+
+
+def following_versions(level: int) -> dict[str, int]:
+    """Return the versions of the features that follow the level of the cluster."""
+    reached = {
+        name: [version for first, version in versions.items() if level >= first] for name, versions in FOLLOWING.items()
+    }
+    return {name: max(versions) for name, versions in reached.items() if versions}
 
 
 @handles(

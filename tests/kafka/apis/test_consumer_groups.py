@@ -11,6 +11,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.config import Config
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, open_door
+from tests.waiting import poll_until
 
 HEARTBEAT, DESCRIBE = ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE
 INTERVAL_MS = 1234
@@ -26,6 +27,17 @@ def beat(client: Client, group: str, member_id: str, epoch: int, version: int = 
     if epoch == 0:
         fields = {"rebalance_timeout_ms": 60_000, "topic_partitions": [], **fields}
     return client.ask(HEARTBEAT, version, group_id=group, member_id=member_id, member_epoch=epoch, **fields)
+
+
+def test_members_have_the_times_of_their_group(client: Client) -> None:
+    client.create_topics("timed", logs=1)
+    settings = {"consumer.heartbeat.interval.ms": "100", "consumer.session.timeout.ms": "1000"}
+    configs = [{"name": name, "value": value, "config_operation": 0} for name, value in settings.items()]
+    resource = {"resource_type": 32, "resource_name": "timed", "configs": configs}
+    client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+    assert beat(client, "timed", "a", 0, subscribed_topic_names=["timed"])["heartbeat_interval_ms"] == 100
+    asked = {"group_ids": ["timed"], "include_authorized_operations": False}
+    poll_until(lambda: client.ask(DESCRIBE, 1, **asked)["groups"][0]["members"] == [])
 
 
 def assigned(answer: Any) -> list[int] | None:

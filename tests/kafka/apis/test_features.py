@@ -20,7 +20,7 @@ from dafka.kafka.apis.features import FIRST_LEVELS, FOLLOWING, TRANSACTION_FEATU
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.fake_cluster import OWN, FakeBroker, FakeCluster
 
-LEVELS = FeatureLevels(1, 3)
+LEVELS = FeatureLevels(1, 4)
 
 
 class UpgradedBroker(FakeBroker):
@@ -53,9 +53,10 @@ def features(cluster: FakeCluster) -> list[tuple[int, ...]]:
     assert {each.api_key for each in found.api_keys} == {each for each in SERVED if FIRST_LEVELS.get(each, 1) <= level}
     supported = {each.name: (each.min_version, each.max_version) for each in found.supported_features}
     finalized = {each.name: (each.min_version_level, each.max_version_level) for each in found.finalized_features}
-    for name, (first, version) in FOLLOWING.items():
-        assert supported.pop(name) == (0, version)
-        assert finalized.pop(name, None) == ((version, version) if level >= first else None)
+    for name, versions in FOLLOWING.items():
+        assert supported.pop(name) == (0, max(versions.values()))
+        reached = max((version for first, version in versions.items() if level >= first), default=None)
+        assert finalized.pop(name, None) == (None if reached is None else (reached, reached))
     assert supported.keys() == finalized.keys() == {FEATURE}
     return [supported[FEATURE], finalized[FEATURE], (found.finalized_features_epoch,)]
 
@@ -70,23 +71,24 @@ def test_a_feature_from_zero_on_is_hidden_from_versions_that_do_not_know_it() ->
 
 async def test_clients_raise_the_feature_level() -> None:
     cluster = FakeCluster(UpgradedBroker())
-    assert features(cluster) == [(1, 3), (1, 1), (7,)]
+    assert features(cluster) == [(1, 4), (1, 1), (7,)]
     joining = {"group_id": "g", "member_id": "m", "member_epoch": 0}
     found = await cluster.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **joining)
     assert found["error_code"] == ErrorCode.UNSUPPORTED_VERSION
     assert "this needs 2: `dafka cluster upgrade`" in found["error_message"]
     invalid, update = ErrorCode.INVALID_UPDATE_VERSION, {"feature": FEATURE, "max_version_level": 2}
     asked: list[tuple[int, dict[str, Any], dict[str, Any], ErrorCode, str | None, int]] = [
-        (2, {"max_version_level": 4}, {}, invalid, "is not supported by broker 0: update dafka there first", 1),
+        (2, {"max_version_level": 5}, {}, invalid, "is not supported by broker 0: update dafka there first", 1),
         (1, {"feature": "group.version"}, {}, invalid, "only the feature metadata.version can be changed, not", 1),
         (1, {"feature": TRANSACTION_FEATURE}, {}, invalid, "can be changed, which the others follow, not", 1),
         (0, {"allow_downgrade": True}, {}, invalid, "never lowered", 1),
         (1, {"upgrade_type": 2}, {}, invalid, "never lowered", 1),
-        (2, {"max_version_level": 4}, {"validate_only": True}, invalid, "is not supported by", 1),
+        (2, {"max_version_level": 5}, {"validate_only": True}, invalid, "is not supported by", 1),
         (2, {}, {"validate_only": True}, ErrorCode.NONE, None, 1),
         (1, {}, {}, ErrorCode.NONE, None, 2),
         (2, {"max_version_level": 1}, {}, invalid, "has the feature level 2, and it is never lowered", 2),
         (2, {"max_version_level": 3}, {}, ErrorCode.NONE, None, 3),
+        (2, {"max_version_level": 4}, {}, ErrorCode.NONE, None, 4),
     ]
     for version, change, others, error, reason, level in asked:
         found = await cluster.ask(ApiKey.UPDATE_FEATURES, version, feature_updates=[update | change], **others)
@@ -94,6 +96,6 @@ async def test_clients_raise_the_feature_level() -> None:
         assert found["error_code"] == error
         assert (found["error_message"] is None) if reason is None else reason in found["error_message"]
         assert features(cluster)[1] == (level, level)
-    updates = [update | {"feature": "group.version"}, update | {"max_version_level": 3}]
+    updates = [update | {"feature": "group.version"}, update | {"max_version_level": 4}]
     found = await cluster.ask(ApiKey.UPDATE_FEATURES, 2, feature_updates=updates, validate_only=True)
     assert found["error_code"] == invalid, "of any of them"

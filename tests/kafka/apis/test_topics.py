@@ -273,7 +273,12 @@ def test_settings_are_described_with_their_defaults_and_texts(client: Client) ->
 async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
     cluster = FakeCluster()
     numbers: dict[str, Any] = {"rebalance_delay_ms": 1, "session_timeout_min_ms": 2, "message_bytes_max": 3000}
-    numbers |= {"log_count": 4, "consumer_heartbeat_interval_ms": 4, "consumer_session_timeout_ms": 5}
+    numbers |= {
+        "log_count": 4,
+        "consumer_heartbeat_interval_ms": 4,
+        "consumer_session_timeout_ms": 5,
+        "share_deliveries_max": 6,
+    }
     config = Config().with_kafka(**numbers, request_bytes_max=5000).with_broker(replicas=3)
     for created, users, certificate, scheme in (
         ("on", "", "", "PLAINTEXT"),
@@ -296,6 +301,16 @@ async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
             "default.replication.factor": "3",
             "group.consumer.heartbeat.interval.ms": "4",
             "group.consumer.session.timeout.ms": "5",
+            "errors.deadletterqueue.auto.create.topics.enable": "false",
+            "errors.deadletterqueue.topic.name.prefix": "dlq.",
+            "group.share.assignors": "simple",
+            "group.share.delivery.count.limit": "6",
+            "group.share.heartbeat.interval.ms": "4",
+            "group.share.max.record.lock.duration.ms": "3600000",
+            "group.share.max.share.sessions": "2000",
+            "group.share.max.size": "200",
+            "group.share.min.record.lock.duration.ms": "1000",
+            "group.share.session.timeout.ms": "5",
             "group.initial.rebalance.delay.ms": "1",
             "group.min.session.timeout.ms": "2",
             "log.message.timestamp.type": "CreateTime",

@@ -61,6 +61,9 @@ TRANSACTIONS = 3
 SHARE_GROUPS = 3
 """The first level with share groups, whose members share the records of logs (KIP-932)."""
 
+DEAD_LETTERS = 4
+"""The first level at which share groups write dead letters (KIP-1191)."""
+
 
 def common_levels(ranges: Iterable[FeatureLevels]) -> FeatureLevels:
     """Return the levels that are in all ranges. There are none if `lowest` is larger than `highest`."""
@@ -96,7 +99,7 @@ _CLIENT_ACCESS_COMMANDS = (
 )
 
 SUPPORTED = FeatureSupport(
-    FeatureLevels(1, SHARE_GROUPS),
+    FeatureLevels(1, DEAD_LETTERS),
     {**dict.fromkeys(_CLIENT_ACCESS_COMMANDS, CLIENT_ACCESS), "alter-group-settings": SHARE_GROUPS},
 )
 """What this version of dafka supports."""

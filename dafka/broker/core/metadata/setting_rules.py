@@ -27,7 +27,10 @@ class SettingKind(Enum):
 
 
 class SettingRule(NamedTuple):
-    """The rule of a setting. `default` returns the default on a broker, `expected` says which values `is_valid`."""
+    """The rule of a setting.
+
+    `default` returns the default on a broker, and `expected` says which values `is_valid`. Numbers have `limits`.
+    """
 
     kind: SettingKind
     default: Callable[[Config], str]
@@ -35,6 +38,7 @@ class SettingRule(NamedTuple):
     expected: str
     text: str
     has_effect: bool = True
+    limits: tuple[int, int] | None = None
 
     @property
     def description(self) -> str:
@@ -56,7 +60,7 @@ def number_rule(
 ) -> SettingRule:
     """Return the rule of a setting that is a whole number in a range."""
     expected = f"a number from {minimum} on" if maximum == LONG_MAX else f"a number from {minimum} to {maximum}"
-    return SettingRule(kind, default, is_whole(minimum, maximum), expected, text)
+    return SettingRule(kind, default, is_whole(minimum, maximum), expected, text, limits=(minimum, maximum))
 
 
 def flag_rule(default: Callable[[Config], str], text: str) -> SettingRule:

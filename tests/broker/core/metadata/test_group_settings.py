@@ -68,6 +68,8 @@ def test_a_group_has_its_own_settings_or_the_defaults() -> None:
         dead_letter_topic="dlq.orders",
         copies_record=True,
     )
+    without = read_settings(lambda name: read_setting(SET, name, CONFIG), has_dead_letters=False)
+    assert (without.dead_letter_topic, without.limits.has_dead_letters) == ("", False), "the level is too low"
     assert read(table, "h") == DEFAULT_SETTINGS
     config = CONFIG.with_kafka(share_lock_ms=2000, share_deliveries_max=3, share_locks_max=100)
     assert read(table, "h", config).limits == ShareLimits(lock_ms=2000, delivery_count_max=3, in_flight_max=100)

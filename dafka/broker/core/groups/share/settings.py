@@ -33,9 +33,12 @@ class ShareSettings:
     copies_record: bool = False
 
 
-def read_settings(read: Callable[[str], str]) -> ShareSettings:
-    """Return the settings of a share group. `read` returns the value of one; see `read_setting`."""
-    topic, reset = read(DEAD_LETTER_TOPIC), read("share.auto.offset.reset")
+def read_settings(read: Callable[[str], str], *, has_dead_letters: bool = True) -> ShareSettings:
+    """Return the settings of a share group. `read` returns the value of one; see `read_setting`.
+
+    `has_dead_letters` says whether the feature level of the cluster has dead letters.
+    """
+    topic, reset = read(DEAD_LETTER_TOPIC) if has_dead_letters else "", read("share.auto.offset.reset")
     limits = ShareLimits(
         lock_ms=int(read("share.record.lock.duration.ms")),
         delivery_count_max=int(read("share.delivery.count.limit")),
