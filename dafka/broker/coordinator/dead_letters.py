@@ -37,7 +37,7 @@ from dafka.broker.core.positions import Offset
 from dafka.broker.log.appending import ClientAppender
 from dafka.broker.log.reader import LogReader
 from dafka.config import KafkaConfig
-from dafka.errors import BatchError, ConfigError, NoControllerError
+from dafka.errors import BatchError, ConfigError, NoControllerError, RefusedChangeError
 from dafka.records import Partition, Record
 
 _LOGGER = logging.getLogger("dafka.broker")
@@ -186,7 +186,11 @@ class DeadLetterQueue:
             raise ConfigError(problem)
         if topic is None:
             with suppress(NoControllerError):
-                await self._create_topic(name, settings={DEAD_LETTERS: "true"})
+                try:
+                    await self._create_topic(name, settings={DEAD_LETTERS: "true"})
+                except RefusedChangeError as refused:
+                    if refused.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:  # for the letters of another log
+                        raise
         return self._log_table.find_client_topic(name)
 
     async def _write(self, log: Log, group_id: str, run: Run, settings: ShareSettings) -> tuple[list[DeadLetter], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -69,6 +70,9 @@ class DeadLetters(Sharing):
             delivered |= counts(member, member.fetch())
         assert member.acknowledge({0: dict.fromkeys(delivered, REJECT)})["error_code"] == 0
 
+    def has_finished_one(self) -> bool:
+        return self.offsets() == (1, 0)
+
     def events(self) -> dict[ShareEvent, int]:
         return dict(self.door.broker.broker.shares.counts[self.group])
 
@@ -128,11 +132,27 @@ def test_letters_say_where_records_come_from_and_why(sharing: DeadLetters, clien
     } | dict.fromkeys((ShareEvent.EXPIRED, ShareEvent.UNDELIVERABLE), 0)
 
 
+def test_a_missing_topic_is_created_once_for_all_groups(door: Door, client: Client, sharing: DeadLetters) -> None:
+    several = [sharing, *(DeadLetters(door, client) for _ in range(4))]
+    with ExitStack() as stack:
+        for each in several[1:]:
+            stack.callback(each.close)
+        for each in several:
+            each.letters = sharing.letters
+            each.set_group()
+            each.join("one")
+        for each in several:
+            each.give_up()
+        for each in several:
+            poll_until(each.has_finished_one)
+    assert {reasons(each)["group"] for each in sharing.read()} == {each.group.encode() for each in several}
+
+
 def test_letters_copy_records_and_their_headers_come_last(sharing: DeadLetters) -> None:
     sharing.set_group(errors_deadletterqueue_copy_record_enable="true")
     own = [("h", b"v"), ("__dlq.errors.group", b"forged"), ("none", None)]
     sharing.give_up(keys=[b"k"], headers=[own])
-    poll_until(lambda: sharing.offsets() == (1, 0))
+    poll_until(sharing.has_finished_one)
     (letter,) = sharing.read()
     assert (letter.key, letter.value, list(letter.headers[:3])) == (b"k", b"bad", own)
     assert reasons(letter)["group"] == sharing.group.encode()
@@ -192,4 +212,4 @@ def test_a_topic_gets_no_letters_of_its_own_records(sharing: DeadLetters, client
     sharing.topic = sharing.letters = name
     sharing.set_group()
     sharing.give_up()
-    poll_until(lambda: sharing.offsets() == (1, 0))
+    poll_until(sharing.has_finished_one)
