@@ -201,10 +201,7 @@ def test_groups_whose_coordinator_assigns_are_described_and_not_reset_while_they
             "group", "list"
         )
         (found,) = broker.lines("group", "describe", "assigned")
-        assert (found["state"], [(each["client"], each["logs"]) for each in found["members"]]) == (
-            "Stable",
-            [("me", "shared 0")],
-        )
+        assert (found["state"], [each["client"] for each in found["members"]]) == ("Stable", ["me"])
         assert [each["topic"] for each in found["offsets"]] == ["assigned"]
         refused = broker.error("group", "reset", "assigned", "--to", "earliest")
         assert refused == "group 'assigned': it has members (it is Stable): stop them first"
@@ -249,7 +246,8 @@ def test_share_groups_are_described_and_moved_while_they_have_no_members(broker:
         assert [each["lag"] for each in broker.lines("group", "describe", "sharing")[0]["offsets"]] == [0]
     entry = ConfigEntry("errors.deadletterqueue.topic.name", "dlq.x", incremental_operation=AlterConfigOpType.SET)
     group = ConfigResource(ConfigResource.Type.GROUP, "sharing", incremental_configs=[entry])
-    AdminClient({"bootstrap.servers": broker.servers}).incremental_alter_configs([group])[group].result(60)
+    admin = AdminClient({"bootstrap.servers": broker.servers})
+    admin.incremental_alter_configs([group])[group].result(60)
     assert "dead letters go to dlq.x\n" in broker.output("group", "describe", "sharing")
     assert broker.lines("group", "describe", "sharing")[0]["dead_letters"] == "dlq.x"
     assert broker.run("group", "delete", "sharing", "--yes").stderr == "deleted sharing\n"
