@@ -80,7 +80,11 @@ class Window:
         """Open a page, and wait for its heading and until it has loaded what it shows. Return it."""
         self.page.goto(f"{self.url}#/{path}")
         if heading:
-            self.page.get_by_role("heading", level=1, name=heading, exact=True).wait_for()
+            try:
+                self.page.get_by_role("heading", level=1, name=heading, exact=True).wait_for()
+            except Exception as error:
+                shown = self.page.locator("body").inner_text()
+                raise AssertionError(f"no {heading!r} at {self.page.url}: {shown!r}, {self.complaints}") from error
         self.settle()
         return self.page
 
