@@ -96,14 +96,20 @@ class Workload:
         paid = [each.committed for each in self.payers]
         turns = 0 if self.topics is None else self.topics.turns
 
-        def is_more() -> bool:
-            return (
-                all(each.is_more_acknowledged(before) for each, before in zip(self.senders, sent, strict=True))
-                and all(each.committed > before for each, before in zip(self.payers, paid, strict=True))
-                and (self.topics is None or self.topics.turns > turns)
-            )
+        def waiting() -> list[str]:
+            """Return what has not gone on yet."""
+            senders = zip(self.senders, sent, strict=True)
+            payers = zip(self.payers, paid, strict=True)
+            return [
+                *(f"records of {each.topic}" for each, before in senders if not each.is_more_acknowledged(before)),
+                *(f"transactions of {each.name}" for each, before in payers if each.committed <= before),
+                *(["changes of topics"] if self.topics is not None and self.topics.turns <= turns else []),
+            ]
 
-        await cluster.wait_until(is_more, f"not every log goes on after {after}")
+        try:
+            await cluster.wait_until(lambda: not waiting(), f"not every client goes on after {after}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {', '.join(waiting())}") from None
 
     async def find_problems(self, cluster: ProcessCluster) -> list[str]:
         """Return what is wrong with the cluster, which is stopped for it."""
