@@ -42,6 +42,7 @@ from dafka.broker.core.log.entries import (
     IndexRewriteEntry,
     LogStartEntry,
     MarkerEntry,
+    MergedEntry,
     NextStartEntry,
     RunEntry,
     decode_entries,
@@ -237,6 +238,7 @@ VALUES: dict[str, tuple[object, Callable[[Any], bytes], Decode]] = {
         encode_entries,
         decode_entries,
     ),
+    "index with a merged end": ([MergedEntry(Offset(3), "P" * 32, RecordSequence(3))], encode_entries, decode_entries),
     "member of a group without brokers": (
         MemberRecord(lease_ms=100, topics=("orders",), stores=2, positions={PARTITION: Position(1, 2)}),
         encode_member_record,

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import AsyncIterator
 
 from dafka.broker.core.log.entries import (
-    CONTROL,
     BatchEntry,
     IndexRewriteEntry,
     RunEntry,
-    batch_entries,
     decode_entries,
     is_rewrite,
 )
 from dafka.broker.core.log.log import LEADER, Log
-from dafka.broker.core.log.sequence_ranges import SequencesByProducer
-from dafka.broker.core.positions import FIRST_SEQUENCE, OFFSET_MAX, AtOffset, Offset, RecordSequence, sequence_of
+from dafka.broker.core.positions import FIRST_SEQUENCE, OFFSET_MAX, AtOffset, Offset, RecordSequence
 from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
-from dafka.steady_clock import steady_now_ms
 from dafka.storage import Storage
 from dafka.storage.opening import read_range
 
@@ -123,12 +118,10 @@ async def read_tail(
 ) -> list[RunEntry | BatchEntry]:
     """Return the records in a range of offsets that clients appended through the leader of an epoch.
 
-    They are runs of the leader partition, with its address, each followed by its batches: the batches in the index, and
-    others whose headers are stored. A rewritten index has only the last ones. Raise `StorageError` if the storage
-    fails, or if a newer version of dafka wrote an index.
+    They are runs of the leader partition, with its address, each followed by its batches. Raise `StorageError` if the
+    storage fails, or if a newer version of dafka wrote an index.
     """
-    partition = log.leader_partition(epoch)
-    address = partition.address
+    address = log.leader_partition(epoch).address
     runs: dict[RecordSequence, RunEntry] = {}
     batches: dict[RecordSequence, BatchEntry] = {}
     async for batch in read_index(storage, log.index_partition(epoch)):
@@ -146,52 +139,8 @@ async def read_tail(
     for first in sorted(runs):
         run = runs[first]
         end = RecordSequence(run.first_sequence + run.record_count)
-        found.append(run)
-        indexed = [batches[each] for each in sorted(batches) if first <= each < end]
-        found += _join_batches(indexed, await _read_batches(storage, partition, first, end))
+        found += [run, *(batches[each] for each in sorted(batches) if first <= each < end)]
     return found
-
-
-async def read_sequences(storage: Storage, log: Log, first: Offset) -> SequencesByProducer:
-    """Return the sequences of producers in a log from an offset on, as the stored batches have them.
-
-    Raise `StorageError` if the storage fails.
-    """
-    found, log_end = SequencesByProducer(), log.index.end_offset
-    first = max(first, log.index.start_offset)
-    while first < log_end and (location := log.index.locate(first)) is not None:
-        sequence = location.sequence
-        end = RecordSequence(sequence + location.record_count)
-        if location.address != CONTROL:
-            for entry in await _read_batches(storage, log.partition_of(location.address), sequence, end):
-                found.add(entry)
-        first = Offset(first + location.record_count)
-    return found
-
-
-async def _read_batches(
-    storage: Storage, partition: Partition, first: RecordSequence, end: RecordSequence
-) -> list[BatchEntry]:
-    """Return the batches of producers with ids that begin in a range of a partition, as their headers say.
-
-    A replica can have stored some records without their headers, or a batch in parts, each with a header.
-    """
-    now = steady_now_ms()
-    found = [entry async for batch in read_range(storage, partition, first, end) for entry in batch_entries(batch, now)]
-    return [entry for entry in found if first <= sequence_of(entry.position) < end]
-
-
-def _join_batches(indexed: list[BatchEntry], stored: list[BatchEntry]) -> list[BatchEntry]:
-    """Return the batches of an index, and the stored batches that are missing in it, in order."""
-    firsts = [sequence_of(each.position) for each in indexed]
-    found = list(indexed)
-    for entry in stored:
-        first = sequence_of(entry.position)
-        before = bisect_right(firsts, first)
-        follows = not before or firsts[before - 1] + indexed[before - 1].record_count <= first
-        if follows and (before == len(firsts) or first + entry.record_count <= firsts[before]):
-            found.append(entry)
-    return sorted(found, key=lambda each: sequence_of(each.position))
 
 
 def _cut(run: RunEntry, from_offset: Offset, end_offset: Offset) -> RunEntry:

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import trio
 
-from dafka.broker.core.log.entries import BatchEntry, RunEntry
+from dafka.broker.core.log.entries import BatchEntry, DivergentEntry, MergedEntry, RunEntry
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.log.sequence_ranges import SequencesByProducer
-from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
-from dafka.broker.core.positions import FIRST_OFFSET, OFFSET_MAX, Offset, RecordSequence, sequence_of
-from dafka.broker.core.replication.records import EpochEnd, LeaderAndEpoch
+from dafka.broker.core.metadata.features import MERGED_ENDS
+from dafka.broker.core.positions import FIRST_OFFSET, Offset, RecordSequence, sequence_of
+from dafka.broker.core.replication.records import LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.log.broker_storage import BrokerStorage
-from dafka.broker.log.index_reader import read_sequences, read_tail
+from dafka.broker.log.index_reader import read_tail
 from dafka.broker.replication.pending_logs import PendingLogs
 from dafka.errors import StorageError
 
@@ -27,6 +26,7 @@ class DivergentRecords:
     """Appends the divergent records of other epochs to the logs that this broker leads, each once."""
 
     def __init__(self, tables: BrokerTables, storage: BrokerStorage) -> None:
+        self._tables = tables
         self._log_table = tables.log_table
         self._brokers = tables.brokers
         self._logs = tables.logs
@@ -84,8 +84,6 @@ class DivergentRecords:
                 continue
             try:
                 entries = await read_tail(self._storage.storage, log, epoch, from_offset, ends[epoch])
-                fork = replica.epoch_tree.common_end(EpochEnd(led_epoch, OFFSET_MAX), EpochEnd(epoch, ends[epoch]))
-                appended = await self._read_appended(state, FIRST_OFFSET if fork is None else fork.end_offset)
             except StorageError as error:
                 _LOGGER.warning(
                     "cannot merge divergent records into the log %s of %s yet: %s", log.number, log.topic, error
@@ -95,40 +93,39 @@ class DivergentRecords:
             if replica.led_epoch != led_epoch or state.is_gone:
                 return
             merged[epoch] = ends[epoch]
-            self._log_table.merge_divergent(state, self.admitted(state, entries, appended))
+            found: list[DivergentEntry] = [*admitted(state, entries)]
+            if entries and state.can_diverge and self._tables.state.members.feature_level >= MERGED_ENDS:
+                found.append(MergedEntry(FIRST_OFFSET, log.leader_partition(epoch).address, _end_of(entries)))
+            self._log_table.merge_divergent(state, found)
             self._storage.write()
 
     def _has_ended(self, log: ReplicatedLog, epoch: LeaderAndEpoch, led_epoch: LeaderAndEpoch) -> bool:
         """Return whether the leader of an epoch no longer appends to it, as far as this broker knows."""
         return log.replica.has_voted(epoch.leader, led_epoch.epoch) or not self._brokers.is_alive(epoch.leader)
 
-    async def _read_appended(self, state: Log, fork: Offset) -> SequencesByProducer:
-        """Return what producers have appended to a log since another one has diverged from it."""
-        if not self._can_diverge(state):
-            return SequencesByProducer()
-        return await read_sequences(self._storage.storage, state, fork)
 
-    def _can_diverge(self, state: Log) -> bool:
-        topic = self._log_table.topics.get(state.topic)
-        return topic is not None and availability_of(topic) != MAJORITY
+def admitted(state: Log, entries: Sequence[RunEntry | BatchEntry]) -> list[RunEntry | BatchEntry]:
+    """Return the entries without the batches that their producers have appended again.
 
-    def admitted(
-        self, state: Log, entries: Sequence[RunEntry | BatchEntry], appended: SequencesByProducer
-    ) -> list[RunEntry | BatchEntry]:
-        """Return the entries without the batches that their producers have appended again.
+    With the availability "branch", those are the ones that the log has. With "majority", those are all batches of a
+    producer with an id: none was ever acknowledged. Its producer sends it again, possibly under another producer epoch,
+    so that duplicates could not be recognized.
+    """
+    admit = state.producers.admit_divergent
+    found: list[RunEntry | BatchEntry] = []
+    for entry in entries:
+        if isinstance(entry, RunEntry) or (state.can_diverge and admit(entry)):
+            found.append(entry)
+        else:
+            _cut_out(found, entry)
+    return found
 
-        With the availability "branch", the log has `appended` since it diverged, and what its producers are known for.
-        With "majority", that is each batch of a producer with an id: it was never acknowledged. Its producer sends it
-        again, possibly under another producer epoch, so that duplicates could not be recognized.
-        """
-        can_diverge, admit = self._can_diverge(state), state.producers.admit_divergent
-        found: list[RunEntry | BatchEntry] = []
-        for entry in entries:
-            if isinstance(entry, RunEntry) or (can_diverge and not appended.covers(entry) and admit(entry)):
-                found.append(entry)
-            else:
-                _cut_out(found, entry)
-        return found
+
+def _end_of(entries: Iterable[RunEntry | BatchEntry]) -> RecordSequence:
+    """Return the sequence after the last run."""
+    return RecordSequence(
+        max(each.first_sequence + each.record_count for each in entries if isinstance(each, RunEntry))
+    )
 
 
 def _cut_out(found: list[RunEntry | BatchEntry], batch: BatchEntry) -> None:

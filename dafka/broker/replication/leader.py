@@ -125,7 +125,15 @@ class LedLogs:
         if log.replica.led_epoch is None:  # for readers it moves after the index was followed
             self._follow_later(log)
         else:
-            self._show_high_watermark(state, offset)
+            self._show_acknowledged(state, log)
+
+    def _show_acknowledged(self, state: Log, log: ReplicatedLog) -> None:
+        """Show readers and the index of a log that this broker leads how far the other replicas have it."""
+        if state.can_diverge:
+            state.shared_offset = log.replica.shared_end
+        self._show_high_watermark(state, log.replica.high_watermark)
+        if state.high_watermark:
+            state.drop_shared_batches()
 
     def _show_high_watermark(self, state: Log, offset: Offset) -> None:
         if offset != state.high_watermark:
@@ -160,9 +168,8 @@ class LedLogs:
         found = LeaderAndIsr(
             leader, epoch.epoch, is_led, replica.replicas, in_sync, is_readable, presumed_leader, learners
         )
-        if is_led and state.high_watermark != replica.high_watermark:  # a follower does not notify readers
-            state.high_watermark = replica.high_watermark
-            self._watchers.notify(state)
+        if is_led:  # a follower does not notify readers
+            self._show_acknowledged(state, log)
         if replica.availability is Availability.BRANCH and (is_led or is_readable):
             epoch_count = len(replica.epoch_tree.starts)
             if epoch_count != self._epoch_counts.get(log.name):

@@ -73,13 +73,6 @@ async def apply_faults(cluster: ProcessCluster, workload: Workload, draw: Random
             return
 
 
-DOUBLES = pytest.mark.xfail(
-    strict=False,
-    reason="issue 43: a batch that reached both sides of a split is in the log twice afterwards, if a replica has lost "
-    "its header: it got only a part of the records that were sent together",
-)
-
-
 class TestProcesses:
     """Faults of the network need network namespaces, and are left out without them."""
 
@@ -93,7 +86,6 @@ class TestProcesses:
                 await apply_faults(cluster, workload, Random(SEED), kinds)
             assert "\n".join(await workload.find_problems(cluster)) == ""
 
-    @DOUBLES
     async def test_a_branch_loses_no_acknowledged_record_by_any_fault(self, tmp_path: Path) -> None:
         kinds = [*PROCESS_FAULTS, *(() if OBSTACLE else NETWORK_FAULTS)]
         async with open_cluster(tmp_path, BROKERS, is_split=not OBSTACLE, storage=STORAGE) as cluster:

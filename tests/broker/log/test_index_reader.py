@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from dafka.batches import encode_batch
 from dafka.broker.core.log.entries import (
     BatchEntry,
     Entry,
@@ -24,20 +23,18 @@ from dafka.broker.core.log.entries import (
     encode_entries,
 )
 from dafka.broker.core.log.log import LEADER, Log
-from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
-from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, ProducerSequence, RecordSequence
 from dafka.broker.core.replication.local_log import LocalLog
 from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replica import Replica
 from dafka.broker.core.replication.replicated_logs import ReplicatedLog
 from dafka.broker.core.replication.settings import ReplicaSettings
-from dafka.broker.log.index_reader import read_index, read_sequences, read_tail, restore_log
+from dafka.broker.log.index_reader import read_index, read_tail, restore_log
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Storage
 from dafka.storage.memory import MemoryStorage
-from tests.broker.core.entries import batch_entry, epoch_end, marker_entry, run_entry
+from tests.broker.core.entries import batch_entry, epoch_end, run_entry
 from tests.broker.replication.virtual_cluster import batch as make_batch
 from tests.broker.replication.virtual_cluster import open_virtual_cluster, wait_for
 
@@ -148,50 +145,18 @@ TAIL_BATCHES = [(0, 4), (4, 1), (5, 2)]
 """First sequences and counts."""
 
 
-STORED_PARTS = [(0, 2), (2, 2), (4, 1), (5, 2)]
-"""The same batches as a replica has stored that got one of them in parts."""
-
-
-def stored(partition: Partition, batches: list[tuple[int, int]], *, has_producer: bool = True) -> list[RecordBatch]:
-    """Return records as they are stored in a leader partition, which are as many as their producer has sent."""
-    found = []
-    for first, count in batches:
-        values = [b"x"] * count
-        producer_id, epoch, sequence = (7, 0, first) if has_producer else (-1, -1, -1)
-        data = encode_batch(
-            first, values, timestamps=1, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
-        )
-        found.append(RecordBatch(partition, first, values, encoded=(data,)))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("indexed", "kept", "expected"),
-    [
-        (TAIL_BATCHES, [], TAIL_BATCHES),
-        (TAIL_BATCHES, STORED_PARTS, TAIL_BATCHES),
-        (TAIL_BATCHES[1:], STORED_PARTS, STORED_PARTS),
-        (TAIL_BATCHES[1:], TAIL_BATCHES, TAIL_BATCHES),
-        (TAIL_BATCHES[:1], STORED_PARTS, TAIL_BATCHES),
-        ([], STORED_PARTS, STORED_PARTS),
-        ([], [], []),
-    ],
-)
-async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_the_range(
-    indexed: list[tuple[int, int]], kept: list[tuple[int, int]], expected: list[tuple[int, int]]
-) -> None:
-    """A rewritten index lacks batches, and a storage their headers. An epoch ends where a batch does."""
-    is_rewritten = indexed != TAIL_BATCHES
+@pytest.mark.parametrize("is_rewritten", [False, True])
+async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_the_range(is_rewritten: bool) -> None:
+    """An epoch ends where a batch does."""
     epoch = LeaderAndEpoch(1024, "b")
     log: Any = Followed()
     entries: list[RunEntry | BatchEntry] = [run_entry(*run) for run in RUNS]
-    entries += [batch_entry(first, count, 7, 0, first, 0, 0) for first, count in indexed]
+    entries += [batch_entry(first, count, 7, 0, first, 0, 0) for first, count in TAIL_BATCHES]
     values = [encode_entries([each]) for each in entries]
     if is_rewritten:  # what an index has before it is rewritten does not count
         values = [encode_entries([run_entry(0, LEADER, 0, 99)]), encode_entries([IndexRewriteEntry()]), *values]
     storage, own = MemoryStorage(), [(offset, first, offset + count) for offset, to, first, count in RUNS if not to]
     await storage.append([RecordBatch(log.index_partition(epoch), 0, values)])
-    await storage.append(stored(log.leader_partition(epoch), kept or TAIL_BATCHES, has_producer=bool(kept)))
     for first, end in combinations(range(len(values) + 1), 2):
         read = [each async for each in read_index(storage, log.index_partition(epoch), first, end)]
         assert [value for each in read for value in each.values] == values[first:end]
@@ -202,26 +167,7 @@ async def test_the_tail_of_a_divergent_epoch_has_exactly_the_leaders_records_in_
         assert [tuple(each) for each in found if isinstance(each, RunEntry)] == wanted
         places = {sequence + number for _, _, sequence, count in wanted for number in range(count)}
         known = [(each.position, each.record_count) for each in found if isinstance(each, BatchEntry)]
-        assert known == [(first, count) for first, count in expected if first in places]
-
-
-async def test_the_sequences_in_a_log_from_an_offset_on_are_those_of_its_stored_batches() -> None:
-    table, storage, other = LogTable("a"), MemoryStorage(), Partition("orders", "other")
-    table.add_topic(Topic("orders", "1D", 1))
-    (log,) = table.logs("orders")
-    own = [(0, 2), (2, 2), (4, 1), (5, 2)]
-    await storage.append([*stored(log.leader_partition, own), *stored(other, [(7, 1), (8, 2)])])
-    log.index.append(LEADER, RecordSequence(0), 4, is_open=False)
-    log.index.append_marker(marker_entry(0, 0, 7, 0, 1, 0, None))
-    log.index.append("other", RecordSequence(7), 3, is_open=False)
-    log.index.append(LEADER, RecordSequence(4), 3, is_open=False)
-    offsets = {(0, 2): 0, (2, 2): 2, (7, 1): 5, (8, 2): 6, (4, 1): 8, (5, 2): 9}
-    for start in (0, 2):
-        log.index.start_offset = Offset(start)
-        for first in (0, 2, 4, 5, 6, 8, 9, 11):
-            found = await read_sequences(storage, log, Offset(first))
-            covered = [each for each in offsets if found.covers(batch_entry(0, each[1], 7, 0, each[0], 0, 0))]
-            assert covered == [each for each, offset in offsets.items() if offset >= max(first, start)]
+        assert known == [(first, count) for first, count in TAIL_BATCHES if first in places]
 
 
 async def test_new_leaders_read_few_indexes_of_a_log_that_has_had_many_leaders(

@@ -207,6 +207,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
             latest=start,
             led_epoch=epoch if has_led else None,
             high_watermark=8 if is_committed else 7,
+            shared_end=6,
             may_serve=lambda _unwritable, may_serve=may_serve: may_serve,
             leader="a",
             is_quorum_active=is_active,
@@ -216,7 +217,15 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
             in_sync=lambda within_s: ("a", "new"),
         )
         log: Any = SimpleNamespace(name="1D/0", topic="orders", topic_id="1D", number=0, replica=replica)
-        state = SimpleNamespace(topic="orders", number=0, leadership=LeaderAndIsr(""), high_watermark=0)
+        state = SimpleNamespace(
+            topic="orders",
+            number=0,
+            leadership=LeaderAndIsr(""),
+            high_watermark=0,
+            can_diverge=availability is Availability.BRANCH,
+            shared_offset=0,
+            drop_shared_batches=lambda: None,
+        )
         tables: Any = SimpleNamespace(
             log_table=SimpleNamespace(find_log=lambda *_, state=state: state, leads=lambda _, it=has_begun: it),
             brokers=brokers,
@@ -234,6 +243,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
         assert (state.leadership.is_follower_readable, state.high_watermark) == (
             (has_racks, 8) if is_led else (False, 0)
         )
+        assert state.shared_offset == (6 if is_led and state.can_diverge else 0)
 
 
 @pytest.mark.parametrize("is_running", [True, False])

@@ -13,7 +13,6 @@ from trio.testing import MockClock
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
-from dafka.broker.core.log.sequence_ranges import SequencesByProducer
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
@@ -54,9 +53,9 @@ class LogOfReplica:
 class World:
     """The broker `a`, with a log that it leads or follows. Reading it has a scripted outcome, and takes a moment."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, availability: str = "majority") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.table, self.brokers = LogTable("a"), Brokers(BrokerRegistration(address="a"), 1.0)
-        self.table.add_topic(Topic("orders", "1D", 1, settings={"availability": availability}))
+        self.table.add_topic(Topic("orders", "1D", 1))
         (self.state,) = self.table.logs("orders")
         self.table.replicate(self.state)
         self.table.end_epoch(self.state)
@@ -74,7 +73,8 @@ class World:
         self.log: Any = LogOfReplica(self.replica, SimpleNamespace(ends=lambda: self.ends))
         self.failures, self.restored_start, self.during = 0, 0, "nothing"
         fetch = SimpleNamespace(observed_topics=(), find=lambda _: self.log, fetch_missing=lambda _: ["fetch"])
-        tables: Any = SimpleNamespace(log_table=self.table, brokers=self.brokers, logs=fetch)
+        state = SimpleNamespace(members=SimpleNamespace(feature_level=4))
+        tables: Any = SimpleNamespace(log_table=self.table, brokers=self.brokers, logs=fetch, state=state)
         self.durable_end = 5
         storage: Any = SimpleNamespace(storage=SimpleNamespace(read=self.read), write=lambda: None)
         storage.ends = storage.earliest = lambda _topic: {}
@@ -87,8 +87,7 @@ class World:
         self.led = led
         for name in ("restore_log", "continue_log"):
             monkeypatch.setattr(leader, name, getattr(self, name))
-        for name in ("read_tail", "read_sequences"):
-            monkeypatch.setattr(divergent_records, name, getattr(self, name))
+        monkeypatch.setattr(divergent_records, "read_tail", self.read_tail)
         monkeypatch.setattr(self.table, "merge_divergent", lambda _state, found: self.made.append(found))
 
     async def _step(self) -> None:
@@ -113,11 +112,6 @@ class World:
         await self._step()
         self.made.append((epoch, *offsets))
         return []
-
-    async def read_sequences(self, _storage: object, _log: Log, first: Offset) -> SequencesByProducer:
-        await self._step()
-        self.made.append(first)
-        return SequencesByProducer()
 
     async def read(self, partition: Partition, first: int, _count: int) -> RecordBatch | None:
         await self._step()
@@ -221,15 +215,14 @@ async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch
         assert world.take() == [(SIDE, 9, 11)], "it leads no longer"
 
 
-async def test_what_a_log_has_since_it_diverged_is_read_before_records_are_merged_into_it(
+async def test_records_of_epochs_that_diverged_from_others_are_merged_from_where_they_did(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if an epoch continues one that had diverged before it began."""
-    world = World(monkeypatch, "branch")
+    world = World(monkeypatch)
     world.replica.epoch_tree = EpochTree([*STARTS, EpochStart("1D/0", LATER, epoch_end(SIDE, 7), ("a", "b", "c"))])
     world.ends = {FIRST: 13, SIDE: 7, LATER: 9}
     await world.led.divergent._merge_log(world.log, world.state)
-    assert world.take() == [(FIRST, 10, 13), 10, [], (SIDE, 5, 7), 5, [], (LATER, 7, 9), 5, []]
+    assert world.take() == [(FIRST, 10, 13), [], (SIDE, 5, 7), [], (LATER, 7, 9), []]
 
 
 async def test_a_follower_shows_what_is_committed_and_read(

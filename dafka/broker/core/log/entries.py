@@ -33,7 +33,7 @@ CONTROL = "\ud800"
 _FIRST_OFFSET = -(2**62)
 """The number that is written for the position at offset 0. It is less than any sequence."""
 
-_RUN, _BATCH, _LOG_START, _DROPPED, _MARKER, _INDEX_REWRITE, _EPOCH_START, _NEXT_START = 1, 2, 3, 4, 5, 6, 7, 8
+_RUN, _BATCH, _LOG_START, _DROPPED, _MARKER, _INDEX_REWRITE, _EPOCH_START, _NEXT_START, _MERGED = range(1, 10)
 
 
 class RunEntry(NamedTuple):
@@ -105,6 +105,20 @@ class DroppedEntry(NamedTuple):
     sequence: RecordSequence
 
 
+class MergedEntry(NamedTuple):
+    """The end of what was merged of a divergent leader partition.
+
+    Its records before a sequence have offsets before this one, or their producers have sent them again.
+    """
+
+    offset: Offset
+    address: str
+    sequence: RecordSequence
+
+
+DivergentEntry: TypeAlias = RunEntry | BatchEntry | MergedEntry
+"""What is merged of a leader epoch: runs, each followed by its batches, and the end of them all."""
+
 Entry: TypeAlias = (
     RunEntry
     | BatchEntry
@@ -113,6 +127,7 @@ Entry: TypeAlias = (
     | NextStartEntry
     | LogStartEntry
     | DroppedEntry
+    | MergedEntry
     | EpochStartEntry
 )
 
@@ -141,6 +156,10 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
         elif isinstance(entry, DroppedEntry):
             address = encode_text(entry.address)
             parts += (write_varint(_DROPPED), write_varint(len(address)), address, write_varint(entry.sequence))
+        elif isinstance(entry, MergedEntry):
+            address = encode_text(entry.address)
+            parts += (write_varint(_MERGED), write_varint(entry.offset), write_varint(len(address)), address)
+            parts.append(write_varint(entry.sequence))
         else:
             parts.append(write_varint(_NUMBERS[type(entry)]))
             parts += (write_varint(_encode_field(each)) for each in entry)
@@ -258,6 +277,7 @@ _READERS: dict[int, Callable[[_Reader], Entry]] = {
     _BATCH: _read_batch,
     _LOG_START: lambda reader: LogStartEntry(reader.offset()),
     _NEXT_START: lambda reader: NextStartEntry(reader.offset()),
+    _MERGED: lambda reader: MergedEntry(reader.offset(), reader.text(), reader.sequence()),
     _DROPPED: lambda reader: DroppedEntry(reader.text(), reader.sequence()),
     _MARKER: _read_marker,
     _INDEX_REWRITE: lambda _: IndexRewriteEntry(),

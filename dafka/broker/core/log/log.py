@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,12 +13,14 @@ import attrs
 from dafka.broker.core.log.entries import (
     TRANSACTIONAL,
     BatchEntry,
+    DivergentEntry,
     DroppedEntry,
     Entry,
     EpochStartEntry,
     IndexRewriteEntry,
     LogStartEntry,
     MarkerEntry,
+    MergedEntry,
     NextStartEntry,
     RunEntry,
     decode_entries,
@@ -46,6 +49,7 @@ _RESTORED: Mapping[str, Callable[[], object]] = {
     "index": LogIndex,
     "producers": ProducerStates,
     "producer_batches": ProducerBatches,
+    "unshared_batches": list,
     "transactions": OpenTransactions,
     "transaction_runs": TransactionRuns,
 }
@@ -56,6 +60,9 @@ _WAITING: Mapping[str, Callable[[], object]] = {"unwritten": list, "markers": li
 
 _PARTS = {**_RESTORED, **_WAITING, "withdrawn": list, "former_ends": dict}
 """The parts of a log that are made when they are first used: most logs of a broker are led by others, or are idle."""
+
+UNSHARED_BATCHES_MAX = 10_000
+"""How many batches of a log are kept because another leader epoch may not have them."""
 
 FORMER_ENDS_MAX = 16
 """For how many leader epochs a broker remembers which records of its leader partition have an offset."""
@@ -72,6 +79,12 @@ class Log:
 
     `divergences` has the leader epochs that this log does not contain, each with the epoch and the end offset of the
     part that both share. It is None if clients read only records that all epochs share.
+
+    If it `can_diverge` (the availability "branch"), some replicas can continue it without the others. `shared_offset`
+    is the offset up to which its leader knows that all of them have it. Another leader epoch may not have the
+    `unshared_batches`, here with their offsets, but what their producers have sent again. The index must have these
+    batches when both epochs meet, also if it was rewritten. So it is rewritten only when all epochs have what is before
+    `rewritable_from`.
 
     `next_start` is the start that its leader has decided. Records before it are deleted when enough replicas store
     the decision: then it is the start of the index. See `LogStarts`.
@@ -91,6 +104,7 @@ class Log:
     high_watermark: Offset = FIRST_OFFSET  # the offset after the last durable record
     producers: ProducerStates = attrs.field(init=False)  # also before their batches are durable
     producer_batches: ProducerBatches = attrs.field(init=False)  # durable, and needed after a restart
+    unshared_batches: list[tuple[Offset, BatchEntry]] = attrs.field(init=False)
     transactions: OpenTransactions = attrs.field(init=False)
     transaction_runs: TransactionRuns = attrs.field(init=False)
     index_first: RecordSequence = FIRST_SEQUENCE  # the first index record that is needed
@@ -103,8 +117,11 @@ class Log:
     leadership: LeaderAndIsr = attrs.field(factory=lambda: LeaderAndIsr(""))
     epochs: list[tuple[int, Offset]] = attrs.field(factory=lambda: [(0, FIRST_OFFSET)])  # with their start offsets
     divergences: Mapping[int, tuple[int, Offset]] | None = None
+    can_diverge: bool = False
+    shared_offset: Offset = FIRST_OFFSET
+    rewritable_from: Offset = FIRST_OFFSET
     is_replicated: bool = False
-    divergent: list[RunEntry | BatchEntry] = attrs.field(init=False)
+    divergent: list[DivergentEntry] = attrs.field(init=False)
     backfill: dict[str, RecordSequence] = attrs.field(init=False)
     withdrawn: list[tuple[RecordSequence, RecordSequence]] = attrs.field(init=False)
     former_ends: dict[str, RecordSequence] = attrs.field(init=False)
@@ -265,10 +282,12 @@ class Log:
         self.index_end = RecordSequence(sequence + 1)
 
     def _restore_offsets(
-        self, entry: RunEntry | NextStartEntry | LogStartEntry | DroppedEntry | EpochStartEntry
+        self, entry: RunEntry | NextStartEntry | LogStartEntry | DroppedEntry | MergedEntry | EpochStartEntry
     ) -> None:
         if isinstance(entry, RunEntry):
             self.index.restore(entry)
+        elif isinstance(entry, MergedEntry):
+            self.index.merged_ends[entry.address] = entry
         elif isinstance(entry, NextStartEntry):
             self.next_start = max(self.next_start, entry.offset)
         elif isinstance(entry, LogStartEntry):
@@ -315,12 +334,38 @@ class Log:
 
     def needed_entries(self) -> int:
         """Return about how many entries the index has after a rewrite."""
-        return len(self.index) + self.index.marker_count + len(self.producer_batches) + len(self.transaction_runs)
+        batches = len(self.producer_batches) + len(self.unshared_batches)
+        index = len(self.index) + self.index.marker_count + len(self.index.merged_ends)
+        return index + batches + len(self.transaction_runs)
+
+    def add_unshared_batch(self, entry: BatchEntry) -> None:
+        """Keep a batch that was appended until `drop_shared_batches`."""
+        offset = self._offset_of(entry, LEADER) if self.is_replicated else None
+        if offset is None:
+            return
+        if len(self.unshared_batches) >= UNSHARED_BATCHES_MAX:
+            self.rewritable_from = offset
+            self.unshared_batches.clear()
+        self.unshared_batches.append((offset, entry))
+
+    def drop_shared_batches(self) -> None:
+        """Forget the batches that all leader epochs have."""
+        del self.unshared_batches[: bisect_left(self.unshared_batches, self._common_offset, key=itemgetter(0))]
+
+    @property
+    def _common_offset(self) -> Offset:
+        """The offset up to which all leader epochs have the log, as far as is known here."""
+        return self.shared_offset if self.can_diverge else self.high_watermark
+
+    @property
+    def is_rewritable(self) -> bool:
+        """Whether a rewrite of the index keeps all batches that another leader epoch may not have."""
+        return not self.is_replicated or self._common_offset >= self.rewritable_from
 
     def rewrite(self, added: Iterable[BatchEntry], now_ms: int) -> list[Entry]:
         """Return entries that replace all earlier ones, including batches that are appended now."""
         self.producer_batches.expire(now_ms)
-        batches = [*self.producer_batches.entries(), *added]
+        batches = [*self._needed_batches(), *added]
         written: list[Entry] = [IndexRewriteEntry(), *self.transaction_runs.entries()]
         position = 0
         for entry in self.index.entries():
@@ -334,9 +379,20 @@ class Log:
             written.append(NextStartEntry(self.next_start))
         return written + batches[position:]
 
+    def _needed_batches(self) -> list[BatchEntry]:
+        """Return the batches that a rewrite keeps, in log order."""
+        recent = self.producer_batches.entries()
+        if not self.unshared_batches:
+            return recent
+        found = {entry.position: entry._replace(flags=0) for _, entry in self.unshared_batches}
+        found.update((entry.position, entry) for entry in recent)
+        return [found[position] for position in sorted(found, key=log_order)]
+
 
 def _begins_at(entry: Entry) -> int:
     """Return the offset that an entry of another broker's index refers to; 0 if it has none."""
+    if isinstance(entry, MergedEntry):
+        return entry.offset - 1  # it ends there
     if isinstance(entry, RunEntry | MarkerEntry):
         return entry.offset
     return entry.position.offset if isinstance(entry, BatchEntry) and isinstance(entry.position, AtOffset) else 0

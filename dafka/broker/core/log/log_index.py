@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from dafka.broker.core.log.entries import CONTROL, DroppedEntry, Entry, LogStartEntry, MarkerEntry, RunEntry
+from dafka.broker.core.log.entries import (
+    CONTROL,
+    DroppedEntry,
+    Entry,
+    LogStartEntry,
+    MarkerEntry,
+    MergedEntry,
+    RunEntry,
+)
 from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, Offset, RecordSequence
 
 
@@ -28,13 +36,14 @@ class LogIndex:
     """The runs of one log. The last run ends at `end_offset`.
 
     `dropped_ends` has the addresses of partitions without remaining runs, each with the sequence after its last record
-    that was in the log.
+    that was in the log. `merged_ends` has the ends of what was merged of divergent leader partitions, by address.
     """
 
     def __init__(self) -> None:
         self.start_offset = FIRST_OFFSET
         self.end_offset = FIRST_OFFSET
         self.dropped_ends: dict[str, RecordSequence] = {}
+        self.merged_ends: dict[str, MergedEntry] = {}
         self._offsets = array("q")
         self._sequences = array("q")
         self._owners = array("q")
@@ -215,6 +224,12 @@ class LogIndex:
             return RecordSequence(self._sequences[runs[index + 1] - self._dropped])
         return None
 
+    def merged_end(self, address: str) -> RecordSequence:
+        """Return the sequence up to which a divergent leader partition is merged: the next record is missing here."""
+        merged = self.merged_ends.get(address)
+        end_sequence = self.end_sequence(address)
+        return end_sequence if merged is None else max(merged.sequence, end_sequence)
+
     def count_from(self, address: str, offset: Offset) -> int:
         """Return the number of a partition's records at an offset or later."""
         positions = (run - self._dropped for run in self._runs_at(address))
@@ -241,7 +256,7 @@ class LogIndex:
             elif count or is_open:
                 sequence = RecordSequence(self._sequences[position])
                 found.append(RunEntry(Offset(offset), address, sequence, 0 if is_open else count))
-        return [*found, LogStartEntry(self.start_offset)]
+        return [*found, *self.merged_ends.values(), LogStartEntry(self.start_offset)]
 
     def drop_before(self, offset: Offset) -> None:
         """Delete the records before an offset."""

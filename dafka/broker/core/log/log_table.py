@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dafka.broker.core.log.entries import (
     CONTROL,
-    BatchEntry,
+    DivergentEntry,
     Entry,
     EpochStartEntry,
     LogStartEntry,
     MarkerEntry,
     NextStartEntry,
-    RunEntry,
 )
 from dafka.broker.core.log.log import LEADER, Log
+from dafka.broker.core.metadata.topic_settings import MAJORITY, availability_of
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC, EpochAddress, parse_address
 from dafka.broker.core.positions import FIRST_SEQUENCE, Offset, RecordSequence
@@ -98,7 +98,8 @@ class LogTable:
             self._close_runs(logs)
         for number in range(len(logs), topic.log_count):
             own = leader_partition(self._identity, topic, number)
-            logs.append(Log(topic.name, number, own, Partition(INDEX_TOPIC, own.address)))
+            index = Partition(INDEX_TOPIC, own.address)
+            logs.append(Log(topic.name, number, own, index, can_diverge=availability_of(topic) != MAJORITY))
             self.led[own] = logs[-1]
 
     def begin_epoch(self, log: Log, epoch: int) -> None:
@@ -138,10 +139,10 @@ class LogTable:
         log.withdrawn.append((first_sequence, end_sequence))
         return True
 
-    def merge_divergent(self, log: Log, entries: Iterable[RunEntry | BatchEntry]) -> None:
+    def merge_divergent(self, log: Log, entries: Iterable[DivergentEntry]) -> None:
         """Merge the missing records of a divergent epoch: they are appended together with the next records.
 
-        The entries are runs with their addresses, each followed by its batches.
+        The entries are runs with their addresses, each followed by its batches, and the end of them all.
         """
         log.divergent += entries
         if log.divergent:
@@ -193,6 +194,7 @@ class LogTable:
             start = [NextStartEntry(log.next_start)] if log.next_start else []
             self._write_later(log, [EpochStartEntry(start_offset, epoch), *start])
         self.catch_up(log, ends, earliest)
+        log.rewritable_from = log.index.end_offset
         self.led[log.leader_partition] = log
 
     def catch_up(self, log: Log, ends: Mapping[Partition, int], earliest: Mapping[Partition, int]) -> None:
@@ -302,6 +304,10 @@ class LogTable:
         for address, end in list(ends.items()):
             if address != LEADER and earliest.get(log.partition_of(address), 0) >= end:
                 del ends[address]
+        merged = log.index.merged_ends
+        for address, entry in list(merged.items()):
+            if earliest.get(log.partition_of(address), 0) >= entry.sequence:
+                del merged[address]
 
     def _close_runs(self, logs: list[Log]) -> None:
         """Close the open runs of producer partitions, whose next records can belong to other logs."""

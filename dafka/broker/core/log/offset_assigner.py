@@ -13,6 +13,7 @@ import attrs
 from dafka.broker.core.log.entries import (
     BatchEntry,
     Entry,
+    MergedEntry,
     RunEntry,
     batch_entries,
     encode_entries,
@@ -132,6 +133,10 @@ class OffsetAssigner:
                 self.table.unwritten.pop(log, None)
             for entry in each.added:
                 log.add_producer_entry(entry)
+                if isinstance(entry, BatchEntry):
+                    log.add_unshared_batch(entry)
+                elif isinstance(entry, MergedEntry):
+                    log.index.merged_ends[entry.address] = entry
             if each.is_rewrite:
                 log.index_first, log.entry_count, log.epoch_count = log.index_end, 0, 1
             log.entry_count += len(each.written)
@@ -184,9 +189,12 @@ class OffsetAssigner:
         for entry in log.divergent[plan.merged :]:
             if isinstance(entry, RunEntry):
                 end = entry.first_sequence + entry.record_count
-                first, offset = max(entry.first_sequence, log.index.end_sequence(entry.address)), log.index.end_offset
+                first, offset = max(entry.first_sequence, log.index.merged_end(entry.address)), log.index.end_offset
                 if end > first:
                     self._assign(plan, entry.address, first, end - first, is_open=False)
+            elif isinstance(entry, MergedEntry):
+                if entry.sequence > log.index.merged_end(entry.address):
+                    plan.added.append(entry._replace(offset=log.index.end_offset))
             elif (sequence := sequence_of(entry.position)) >= first:
                 position = AtOffset(Offset(offset + sequence - first))
                 plan.added.append(entry._replace(position=position, flags=0))  # its markers stay in the other epoch
@@ -230,7 +238,8 @@ class OffsetAssigner:
         log = plan.log
         needed = log.needed_entries()
         is_small = log.entry_count <= 2 * needed + self._rewrite_entries and log.epoch_count <= REWRITE_EPOCHS
-        if not plan.added or not log.index_end or is_small:  # an index first names the start of its epoch
+        has_begun = log.index_end > 0  # an index first names the start of its epoch
+        if not plan.added or not has_begun or is_small or not log.is_rewritable:
             return attrs.evolve(plan, written=plan.added)
         added = [each for each in plan.added if isinstance(each, BatchEntry)]
         return attrs.evolve(plan, written=log.rewrite(added, now_ms), is_rewrite=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 import attrs
@@ -23,6 +24,9 @@ from dafka.broker.core.log.entries import TRANSACTIONAL, BatchEntry, MarkerEntry
 from dafka.broker.core.log.producer_batches import BATCHES_REMEMBERED, PRODUCER_EXPIRY_MS
 from dafka.broker.core.log.sequence_ranges import SEQUENCES, SequenceRanges
 from dafka.broker.core.positions import Position, ProducerSequence, RecordSequence
+
+FORMER_EPOCHS_MAX = 8
+"""The number of earlier epochs of a producer whose sequences are remembered, to merge divergent leader epochs."""
 
 GAP_WAIT_MS = 1000
 """How long a producer must retry a batch whose predecessors are missing. They come in this time if the producer sends
@@ -98,7 +102,7 @@ class ProducerState:
     appended: SequenceRanges = attrs.field(factory=SequenceRanges)
     batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     gap: Gap | None = None  # the gap before the batch that it currently sends
-    former: tuple[int, SequenceRanges] | None = None  # the previous epoch, and its known sequences
+    former: tuple[tuple[int, SequenceRanges], ...] = ()  # the latest earlier epochs, and their known sequences
 
     def find_duplicate(self, base_sequence: ProducerSequence, count: int) -> AppendedBatch | None:
         """Return the remembered batch with these sequences."""
@@ -134,11 +138,16 @@ class ProducerState:
 
     def enter_epoch(self, producer_epoch: int) -> None:
         """Enter an epoch, in which sequences start again."""
-        self.former = self.producer_epoch, self.appended
+        self._add_former(self.producer_epoch, self.appended)
         self.producer_epoch = producer_epoch
         self.last_sequence = ProducerSequence(-1)
         self.appended = SequenceRanges()
         self.batches.clear()
+
+    def has_appended(self, producer_epoch: int, batch: AppendedBatch) -> bool:
+        """Return whether a batch of this epoch or of an earlier one is known to be in the log."""
+        appended = dict([*self.former, (self.producer_epoch, self.appended)]).get(producer_epoch)
+        return appended is not None and appended.covers(batch.base_sequence, batch.count)
 
     def add_batch(self, batch: AppendedBatch) -> None:
         """Add an appended batch of this epoch."""
@@ -147,6 +156,17 @@ class ProducerState:
         if self.appended.add(batch.base_sequence, batch.count):
             self.batches.append(batch)
             self.last_sequence = ProducerSequence((batch.base_sequence + batch.count - 1) % SEQUENCES)
+
+    def add_earlier_batch(self, producer_epoch: int, batch: AppendedBatch) -> None:
+        """Add a batch of an earlier epoch, which was appended to a divergent leader epoch."""
+        appended = dict(self.former).get(producer_epoch)
+        if appended is None:
+            self._add_former(producer_epoch, appended := SequenceRanges())
+        appended.add(batch.base_sequence, batch.count)
+
+    def _add_former(self, producer_epoch: int, appended: SequenceRanges) -> None:
+        former = [*self.former, (producer_epoch, appended)]
+        self.former = tuple(sorted(former, key=itemgetter(0))[-FORMER_EPOCHS_MAX:])
 
 
 class ProducerStates:
@@ -217,7 +237,10 @@ class ProducerStates:
     def _add(self, producer: Producer, batch: AppendedBatch, *, is_transactional: bool) -> None:
         producer_id, epoch = producer
         known = self._producers.get(producer_id)
-        if producer_id < 0 or (known is not None and epoch < known.producer_epoch):
+        if producer_id < 0:
+            return
+        if known is not None and epoch < known.producer_epoch:
+            known.add_earlier_batch(epoch, batch)
             return
         self._enter_epoch(producer_id, epoch, batch.timestamp_ms).add_batch(batch)
         if is_transactional and batch.position is not None:
@@ -247,19 +270,11 @@ class ProducerStates:
         """Add a batch of a divergent leader epoch. Return False if its producer has appended it to this log, too."""
         batch = AppendedBatch.from_entry(entry, None)
         producer = Producer(entry.producer_id, entry.producer_epoch)
-        is_new = not self._has_appended(producer, batch)
-        if is_new:
-            self._add(producer, batch, is_transactional=False)
-        return is_new
-
-    def _has_appended(self, producer: Producer, batch: AppendedBatch) -> bool:
-        """Return whether a batch of this or the previous epoch of its producer is known to be in the log."""
-        state = self._producers.get(producer.producer_id)
-        if state is None:
+        state = self._producers.get(entry.producer_id)
+        if state is not None and state.has_appended(entry.producer_epoch, batch):
             return False
-        epochs = dict((*([] if state.former is None else [state.former]), (state.producer_epoch, state.appended)))
-        appended = epochs.get(producer.producer_epoch)
-        return appended is not None and appended.covers(batch.base_sequence, batch.count)
+        self._add(producer, batch, is_transactional=False)
+        return True
 
     def expire(self, now_ms: int) -> None:
         """Forget producers that have been inactive for too long. Their next batches can have any sequence."""

@@ -6,9 +6,6 @@ sent to the other side of a network partition are missing until both sides meet.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-from dafka.broker.core.log.entries import BatchEntry
 from dafka.broker.core.positions import ProducerSequence
 
 SEQUENCES = 2**31
@@ -58,22 +55,3 @@ class SequenceRanges:
         """
         first = self.ordinal_of(base_sequence)
         return any(each[0] <= first and first + count <= each[1] for each in self._ranges)
-
-
-class SequencesByProducer:
-    """The sequences that a part of a log has, by producer and producer epoch."""
-
-    def __init__(self) -> None:
-        self._ranges: defaultdict[tuple[int, int], SequenceRanges] = defaultdict(SequenceRanges)
-
-    def add(self, entry: BatchEntry) -> None:
-        """Add a batch of this part of the log."""
-        if entry.base_sequence is not None:
-            self._ranges[entry.producer_id, entry.producer_epoch].add(entry.base_sequence, entry.record_count)
-
-    def covers(self, entry: BatchEntry) -> bool:
-        """Return whether all sequences of a batch are included."""
-        ranges = self._ranges.get((entry.producer_id, entry.producer_epoch))
-        if ranges is None or entry.base_sequence is None:
-            return False
-        return ranges.covers(entry.base_sequence, entry.record_count)

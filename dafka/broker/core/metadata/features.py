@@ -64,6 +64,9 @@ SHARE_GROUPS = 3
 DEAD_LETTERS = 4
 """The first level at which share groups write dead letters (KIP-1191)."""
 
+MERGED_ENDS = 4
+"""The first level at which indexes of logs name the ends of what was merged of divergent leader epochs."""
+
 
 def common_levels(ranges: Iterable[FeatureLevels]) -> FeatureLevels:
     """Return the levels that are in all ranges. There are none if `lowest` is larger than `highest`."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from dafka.broker.core.metadata.log_replicas import recovery_of
-from dafka.broker.core.positions import FIRST_SEQUENCE, UNKNOWN_OFFSET, Offset, RecordSequence
+from dafka.broker.core.positions import FIRST_OFFSET, FIRST_SEQUENCE, UNKNOWN_OFFSET, Offset, RecordSequence
 from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, ReplicaAction
 from dafka.broker.core.replication.elections import Elections
 from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
@@ -137,6 +137,11 @@ class Replica:
         if broker == self._broker:
             return self._acknowledged.end_offset
         return self._peers.progress.ends.get(broker, UNKNOWN_OFFSET)
+
+    @property
+    def shared_end(self) -> Offset:
+        """The offset up to which all replicas are known to store the latest epoch; 0 if that is unknown."""
+        return max(min(map(self.acknowledged_end, self.replicas), default=FIRST_OFFSET), FIRST_OFFSET)
 
     def behind_s(self, broker: str) -> float:
         """Return for how long a replica has not had all of the log, in seconds; infinity if this one does not know."""

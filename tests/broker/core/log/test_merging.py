@@ -11,6 +11,7 @@ from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.offset_assigner import OffsetAssigner
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.broker.core.log.producer_batches import BATCHES_REMEMBERED
+from dafka.broker.core.log.producer_state import FORMER_EPOCHS_MAX
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import FIRST_SEQUENCE, AtOffset, Offset, ProducerSequence, RecordSequence
 from dafka.records import Partition, RecordBatch
@@ -106,7 +107,7 @@ class Leaders:
             batch_entry(each, 1, 7, each // EPOCH_RECORDS, each % EPOCH_RECORDS, 1, 0) for each in range(begin, end)
         ]
         for sequence, batch in enumerate(batches, begin):
-            is_forgotten = batch.producer_epoch < (self.side_end - 1) // EPOCH_RECORDS - 1
+            is_forgotten = batch.producer_epoch < (self.side_end - 1) // EPOCH_RECORDS - FORMER_EPOCHS_MAX
             is_new = sequence >= self.side_end
             assert self.log.producers.admit_divergent(batch) == (is_new or is_forgotten)
             self.side_end = max(self.side_end, sequence + 1)

@@ -10,6 +10,7 @@ from dafka.broker.core.log.entries import (
     Entry,
     IndexRewriteEntry,
     LogStartEntry,
+    MergedEntry,
     decode_entries,
     encode_entries,
 )
@@ -34,6 +35,7 @@ def test_entries_come_back() -> None:
         marker_entry(9, 5, 2**40, 3, 1, 10**12, None),
         IndexRewriteEntry(),
         DroppedEntry("A", RecordSequence(7)),
+        MergedEntry(Offset(4), "B", RecordSequence(7)),
         run_entry(10, "", 0, 7),
     ]
     assert decode_entries(encode_entries(entries)) == entries
