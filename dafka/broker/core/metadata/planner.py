@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import attrs
 
@@ -23,6 +24,9 @@ from dafka.protocol.rendezvous import rank_nodes, weigh_node
 
 CANDIDATES = 3
 """How many brokers are considered for a replica. The one with the most free space gets it, as in Franz."""
+
+NONE: Mapping[str, int] = MappingProxyType({})
+"""No numbers of logs."""
 
 LOADS_APART = 1
 """How many more logs than the least loaded broker a candidate can have."""
@@ -55,12 +59,29 @@ def choose_replicas(
     loads: Mapping[str, int],
     kept: Collection[str] = (),
     racks: Mapping[str, str] | None = None,
+    *,
+    led: Mapping[str, int] = NONE,
+    followed: Mapping[str, int] = NONE,
 ) -> tuple[str, ...]:
     """Choose the replicas of a log, the kept ones first; fewer than `count` if there are not enough candidates.
 
-    A living broker goes before one that is not heard, and a rack with fewer replicas of the log before others. Of the
-    brokers there that have about the fewest logs, three are drawn, and the one with the most free space is chosen. The
-    name of the log draws them, so a choice can be repeated. `racks` has the racks of the kept replicas.
+    The first replica is to lead. A living broker goes before one that is not heard, and a rack with fewer replicas of
+    the log before others. Of the brokers there, those remain that are to lead, or to follow, the fewest logs of the
+    topic, and then those with about the fewest logs. Three of these are drawn, and the one with the most free space is
+    chosen. The name of the log draws them, so a choice can be repeated.
+
+    Args:
+        log: The name of the log.
+        candidates: The brokers that can get replicas.
+        count: How many replicas the log should have.
+        loads: How many logs each broker has.
+        kept: The replicas that remain.
+        racks: The racks of the kept replicas.
+        led: How many logs of the topic each broker is to lead.
+        followed: How many logs of the topic each broker is to follow.
+
+    Returns:
+        The chosen brokers.
     """
     chosen = list(kept)
     used = Counter((racks or {}).get(each, "") for each in chosen)
@@ -70,6 +91,9 @@ def choose_replicas(
             break
         best = min((not each.is_alive, used[each.rack]) for each in free)
         free = [each for each in free if (not each.is_alive, used[each.rack]) == best]
+        shares = followed if chosen else led
+        fewest = min(shares.get(each.store_id, 0) for each in free)
+        free = [each for each in free if shares.get(each.store_id, 0) == fewest]
         least = min(loads.get(each.store_id, 0) for each in free)
         free = [each for each in free if loads.get(each.store_id, 0) <= least + LOADS_APART]
         drawn = sorted(free, key=lambda each: weigh_node(log, each.store_id))[:CANDIDATES]
@@ -123,7 +147,8 @@ class Planner:
     def place(self, topic: Topic) -> tuple[tuple[str, ...], ...]:
         """Return the placement of a topic, of which it chooses the part that is missing.
 
-        It is this broker alone if none can take replicas. Brokers that are not heard are the last choice.
+        It is this broker alone if none can take replicas. Brokers that are not heard are the last choice. The brokers
+        are to lead and to follow as many logs of the topic each, as far as their racks allow it.
         """
         count = topic.replica_count or self._settings.replicas
         members = self._survey()
@@ -131,12 +156,17 @@ class Planner:
         candidates = (*members.candidates, *(self._describe(each, is_alive=False) for each in sorted(silent)))
         loads = self._state.replicas.counts + self._placed
         placed = list(topic.placement[: topic.log_count])
+        led = Counter(leader for leader, *_ in placed)
+        followed = Counter(each for _, *others in placed for each in others)
         for number in range(len(placed), topic.log_count):
             name = name_log(topic.topic_id, number)
-            chosen = choose_replicas(name, candidates, count, loads) or (self._brokers.own.address,)
-            loads.update(chosen)
-            self._placed.update(chosen)
-            placed.append(tuple(rank_nodes(name, chosen)))
+            chosen = choose_replicas(name, candidates, count, loads, led=led, followed=followed)
+            leader, *others = chosen or (self._brokers.own.address,)
+            loads.update((leader, *others))
+            self._placed.update((leader, *others))
+            led[leader] += 1
+            followed.update(others)
+            placed.append((leader, *rank_nodes(name, others)))
         return tuple(placed)
 
     # Existing logs

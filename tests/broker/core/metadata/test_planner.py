@@ -423,6 +423,11 @@ def test_new_logs_are_spread_evenly(count: int, topics: list[tuple[int, int]]) -
     cluster = Cluster(broker_count=count)
     for number, (logs, wanted) in enumerate(topics):
         cluster.create(f"t{number}", logs, wanted)
+        placement = cluster.state.topics[f"t{number}"].placement
+        led, kept = Counter(leader for leader, *_ in placement), Counter(each for log in placement for each in log)
+        for numbers, apart in ((led, 1), (kept, 2)):
+            found = [numbers[each] for each in cluster.state.brokers]
+            assert max(found) - min(found) <= apart, "one topic"
     loads = [cluster.state.replicas.counts[each] for each in cluster.state.brokers]
     assert max(loads) - min(loads) <= 1 + LOADS_APART
 
