@@ -123,6 +123,7 @@ def _broker_settings(context: RequestContext) -> list[Setting]:
         ("broker.rack", own.rack, _STRING, "[broker] rack"),
         ("broker.session.timeout.ms", config.broker.leader_timeout_ms, _INT, "[broker] leader_timeout_ms"),
         ("connections.max.idle.ms", kafka.idle_ms, _LONG, "[kafka] idle_ms"),
+        ("connections.max.reauth.ms", config.clients.reauthenticate_ms, _LONG, "[clients] reauthenticate_ms"),
         ("default.replication.factor", config.broker.replicas, _INT, "[broker] replicas"),
         ("delete.topic.enable", "true", _BOOLEAN, ""),
         ("group.consumer.assignors", ",".join(kafka.consumer_assignors), _LIST, "[kafka] consumer_assignors"),

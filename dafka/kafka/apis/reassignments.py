@@ -162,10 +162,11 @@ async def list_reassignments(
         if not is_asked or is_cancelled or is_internal_topic(log.topic):
             continue
         present = cluster.replicas_of(log)
+        copying = [each for each in replicas.added if each not in present]
         topics.setdefault(log.topic, []).append(
             OngoingPartitionReassignment(
                 partition_index=log.number,
-                replicas=cluster.numbers_of(present),
+                replicas=cluster.numbers_of((*present, *copying)),  # as in Kafka, the others are a part of these
                 adding_replicas=cluster.numbers_of(replicas.added),
                 removing_replicas=cluster.numbers_of(replicas.removed),
             )

@@ -287,7 +287,7 @@ async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
         ("on", "users", "file", "SASL_SSL"),
     ):
         config = config.with_kafka(auto_create_topics="on" if created == "on" else "off")
-        config = config.with_clients(users=users, tls_certificate=certificate)
+        config = config.with_clients(users=users, tls_certificate=certificate, reauthenticate_ms=6)
         cast(Any, cluster.listener.broker).config = config
         asked = [{"resource_type": BROKER, "resource_name": "0", "configuration_keys": None}]
         (result,) = (await cluster.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=asked))["results"]
@@ -298,6 +298,7 @@ async def test_settings_of_a_broker_are_those_of_its_configuration() -> None:
             "auto.create.topics.enable": "true" if created == "on" else "false",
             "broker.id": "0",
             "broker.rack": "one",
+            "connections.max.reauth.ms": "6",
             "default.replication.factor": "3",
             "group.consumer.heartbeat.interval.ms": "4",
             "group.consumer.session.timeout.ms": "5",
@@ -579,17 +580,19 @@ async def ongoing(cluster: FakeCluster, *numbers: int) -> list[tuple[list[int], 
     """Return the replicas of each log that is moving, those that are added, and those that are removed."""
     asked = [{"name": "t", "partition_indexes": list(numbers)}] if numbers else None
     found = await cluster.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=asked)
-    return [
+    moving = [
         (part["replicas"], part["adding_replicas"], part["removing_replicas"])
         for topic in found["topics"]
         for part in topic["partitions"]
     ]
+    assert all({*added, *removed} <= {*replicas} for replicas, added, removed in moving), "clients subtract the removed"
+    return moving
 
 
 async def test_logs_are_moved_to_other_brokers(cluster: FakeCluster) -> None:
     assert await reassign(cluster, [2, 0]) == NONE
     assert cluster.broker.moved == [(cluster.log, (THIRD, OWN))]
-    assert await ongoing(cluster) == await ongoing(cluster, 0) == [([0, 1], [2], [1])]
+    assert await ongoing(cluster) == await ongoing(cluster, 0) == [([0, 1, 2], [2], [1])]
     assert await ongoing(cluster, 1) == []
     cluster.lead(replicas=(OWN, SECOND, THIRD))
     assert await ongoing(cluster) == [([0, 1, 2], [2], [1])], "until its leader has made the change"
