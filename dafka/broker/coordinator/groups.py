@@ -168,10 +168,9 @@ class GroupCoordinators:
         """
         try:
             shard = self._coordinators.find(request.group_id)
-            if adds_group:
-                refused = await self._joins.join_group(shard, transactional_id, producer, request.group_id)
-                if refused:
-                    return dict.fromkeys(request.offsets, refused)
+            refused = await self._joins.join_group(shard, transactional_id, producer, request.group_id, adds=adds_group)
+            if refused:
+                return dict.fromkeys(request.offsets, refused)
             refused = self._participants.check_group(shard, transactional_id, producer, request.group_id)
             if refused:
                 await shard.wait_committed()

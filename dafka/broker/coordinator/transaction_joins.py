@@ -71,14 +71,14 @@ class TransactionJoins:
         return {log: fenced if error is ErrorCode.PRODUCER_FENCED else error for log, error in errors.items()}
 
     async def join_group(
-        self, group_shard: CoordinatorShard, transactional_id: str, producer: Producer, group_id: str
+        self, group_shard: CoordinatorShard, transactional_id: str, producer: Producer, group_id: str, *, adds: bool
     ) -> ErrorCode:
-        """Add a group of a shard that this broker serves to a transaction. Return an error code, or NONE.
+        """Ask whether a group of a shard served here takes part in a transaction; with `adds`, add it first.
 
-        COORDINATOR_LOAD_IN_PROGRESS asks the producer to retry.
+        Return an error code, or NONE. COORDINATOR_LOAD_IN_PROGRESS asks the producer to retry.
         """
         participants = [(TransactionParticipant(name=group_id), group_shard.log)]
-        errors = await self._join(transactional_id, producer, participants, adds=True)
+        errors = await self._join(transactional_id, producer, participants, adds=adds)
         error = errors.get(group_shard.log, ErrorCode.NONE)
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error is ErrorCode.NOT_ENOUGH_REPLICAS else error
 
@@ -90,8 +90,10 @@ class TransactionJoins:
         *,
         adds: bool,
     ) -> dict[Log, ErrorCode]:
+        if not self._is_supported():
+            return {}
         asked = [(each, log) for each, log in participants if not self._participants.knows(log, each, producer)]
-        if not asked or not self._is_supported():
+        if not asked:
             return {}
         request = next(self._requests)
         join = Join(transactional_id, producer, tuple(each for each, _ in asked), adds, request)

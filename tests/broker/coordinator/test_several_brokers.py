@@ -200,6 +200,11 @@ async def test_transaction_ends_in_the_logs_and_groups_of_all_brokers(autojump_c
                 error = added[PLACE]
                 await trio.sleep(0.01)
         assert error is ErrorCode.NONE
+        stranger = Producer(producer.producer_id + 1, 0)
+        refused = await group_coordinator.groups.commit_transaction_offsets(
+            commit(group, 8), name, stranger, adds_group=version == 2
+        )
+        assert refused[PLACE] is ErrorCode.INVALID_PRODUCER_ID_MAPPING, "trying again would not help"
         for number in leaders:
             _, log = led_log(brokers, number)
             assert (log.last_stable_offset, log.high_watermark) == (0, 1)
