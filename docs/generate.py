@@ -22,6 +22,7 @@ import click
 from http_page import http_page
 from kafka_page import kafka_page
 from replication_page import replication_page
+from suites_page import suites_page
 from websocket_page import websocket_page
 
 from dafka.cli import main as command_line
@@ -270,6 +271,7 @@ def main(arguments: list[str]) -> int:
         "conformance-clauses.md": clauses_page,
         "http.md": http_page,
         "kafka.md": kafka_page,
+        "kafka-suites.md": suites_page,
         "../explanation/replication-safety.md": replication_page,
         "../spec/websocket.md": websocket_page,
         "../../dafka/http/api/setting_descriptions.json": setting_descriptions,

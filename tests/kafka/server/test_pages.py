@@ -1,4 +1,4 @@
-"""The tutorial's examples with Kafka's clients run as they are, but for the port; the page of suites is complete."""
+"""The tutorial's examples with Kafka's clients run as they are, but for the port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from tests.cli.harness import Dafka
 from tests.kafka.server.matrix.installing import NODE_PACKAGES, is_installed
 from tests.kafka.server.matrix.programs import FOLDER
-from tests.kafka.server.suites.__main__ import EXPECTED
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorial" / "kafka-clients.md"
 RECORDS = ["0 alice tea", "1 bob coffee", "2 carol cake", "3 dave water"]
@@ -74,14 +73,3 @@ def test_examples_with_kcat(dafka: Dafka, tmp_path: Path) -> None:
 @pytest.mark.skipif(not HAS_KAFKAJS, reason="set KAFKA_CLIENTS to a folder with kafkajs: see contributing/testing.md")
 def test_examples_with_kafkajs(dafka: Dafka, tmp_path: Path) -> None:
     check_page(dafka, tmp_path, with_kcat=HAS_KCAT, with_kafkajs=True)
-
-
-SUITES_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kafka-suites.md"
-
-
-def test_page_lists_the_tests_that_do_not_apply() -> None:
-    rows = [line for line in SUITES_PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
-    expected = [
-        f"| `{name.rpartition('.')[2]}` | {reason} |" for suite in EXPECTED.values() for name, reason in suite.items()
-    ]
-    assert rows == expected

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import tempfile
 from types import SimpleNamespace
@@ -20,11 +21,19 @@ class Container:
         self._folder = tempfile.TemporaryDirectory()
         self._process = None
         if "ADVERTISED_PORT" in environment:
-            listen = f"{environment['ADVERTISED_HOST']}:{environment['ADVERTISED_PORT']}"
+            self._address = (environment["ADVERTISED_HOST"], int(environment["ADVERTISED_PORT"]))
+            listen = ":".join(map(str, self._address))
             options = ["--kafka", listen, "--log-count", str(environment["NUM_PARTITIONS"])]
             free = "tcp://127.0.0.1:*"
             options += ["--sub", free, "--pub", free, "--storage", f"filelog:{self._folder.name}/log"]
             self._process = subprocess.Popen([*json.loads(os.environ["DAFKA_COMMAND"]), "up", *options])
+
+    def is_ready(self) -> bool:
+        """Return whether clients can connect."""
+        if self._process is None:
+            return False
+        with socket.socket() as connection:
+            return connection.connect_ex(self._address) == 0
 
     def exec_run(self, *_: Any, **__: Any) -> tuple[int, bytes]:
         return 0, b""
