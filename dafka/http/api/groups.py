@@ -306,6 +306,9 @@ async def commit_offsets(request: Request, document: NewOffsets) -> Group:
         numbers = parse_offsets(document.offsets)
         position = FromOffsets(numbers)
         logs = find_logs(broker, document.topic, numbers)
+        if request.is_forwarded:  # the forwarding broker has asked the leaders of the logs
+            await request.groups.commit(name, document.topic, numbers)
+            return await _describe(request, name)
     found = await find_offsets(request.logs, request.groups, logs, position)
     await request.groups.commit(name, document.topic, {log.number: offset for log, offset in found.items()})
     return await _describe(request, name)
