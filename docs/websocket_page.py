@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dafka.http.websocket import messages
-from dafka.http.websocket.binary import PUBLISH, RECORDS
+from dafka.http.websocket.binary import DELIVERIES, PUBLISH, RECORDS
 from dafka.http.websocket.messages import CLIENT_MESSAGES, SERVER_MESSAGES, TEXT_BYTES_MAX
 from dafka.http.websocket.session import PING_INTERVAL_S, UNANSWERED_MAX
 
@@ -30,7 +30,7 @@ The client offers one of two subprotocols. One that offers none gets that of JSO
 | subprotocol | messages |
 | --- | --- |
 | `{messages.JSON_PROTOCOL}` | all messages are JSON, for people and browsers |
-| `{messages.BINARY_PROTOCOL}` | `records`, and `publish` if the client wishes, are binary messages with record batches; the others are JSON |
+| `{messages.BINARY_PROTOCOL}` | `records`, `deliveries`, and `publish` if the client wishes, are binary messages with record batches; the others are JSON |
 
 A page must come from the broker's own origin or from one of `[http] origins`. Credentials are those of HTTP: a token or a
 password in the header `Authorization`, or the cookie of a session. A client that cannot send headers sends `authenticate`
@@ -138,6 +138,32 @@ meanwhile (by its retention); then it is larger.
 A subscription ends by `unsubscribe`, or by an `error` with its id: the topic was deleted, or the user's permission was taken
 away.
 
+### Queues
+
+A queue is a share group, whose records are acknowledged one by one: see [Use queues](../how-to/queues.md). It is created
+over HTTP, or by a Kafka client that joins the group.
+
+```
+> {{"type": "consume", "id": 11, "topic": "orders", "queue": "packers", "credit": 2}}
+< {{"type": "consuming", "id": 11, "topic": "orders", "queue": "packers", "receipt": "9yKDp0cXqmW2bJv1uZ4Atw", "lock_ms": 30000}}
+< {{"type": "deliveries", "id": 11, "log": 0, "records": [{{"delivery_count": 1, "locked_until": 1767225630000, "log": 0, "offset": 0, "timestamp": 1767225600000, "key": "anne", "value": "2 apples"}}, {{"delivery_count": 1, "locked_until": 1767225630000, "log": 0, "offset": 1, "timestamp": 1767225600001, "value_base64": "AP8="}}]}}
+> {{"type": "acknowledge", "id": 12, "topic": "orders", "queue": "packers", "receipt": "9yKDp0cXqmW2bJv1uZ4Atw", "acknowledgements": [{{"log": 0, "offset": 0, "type": "accept"}}, {{"log": 0, "offset": 2, "type": "accept"}}]}}
+< {{"type": "acknowledged", "id": 12, "refused": [{{"log": 0, "offset": 2, "last": 2, "code": "lock_lost", "message": "the receipt does not lock them any more"}}]}}
+> {{"type": "unsubscribe", "id": 11}}
+< {{"type": "unsubscribed", "id": 11}}
+> {{"type": "describe_queue", "id": 13, "topic": "orders", "queue": "packers"}}
+< {{"type": "described_queue", "id": 13, "logs": [{{"log": 0, "start_offset": 1, "available_count": 2, "locked_count": 0}}]}}
+> {{"type": "receive", "id": 14, "topic": "orders", "queue": "packers", "records_max": 1}}
+< {{"type": "deliveries", "id": 14, "log": 0, "records": [{{"delivery_count": 2, "locked_until": 1767225630000, "log": 0, "offset": 1, "timestamp": 1767225600001, "value_base64": "AP8="}}]}}
+< {{"type": "received", "id": 14, "receipt": "n0UuVYV8dWbq2kYQ7rM5xA", "lock_ms": 30000, "record_count": 1}}
+```
+
+`consume` gets records as they come, while there is credit; the broker never sends more than that. All records of a
+subscription have its receipt. When it ends, by `unsubscribe`, an `error`, or because the connection ends, the records that
+were not acknowledged are released. Records of `receive`, which does not wait, stay locked, and each answer has its own
+receipt unless the client gives one. `acknowledge` also takes receipts of HTTP, and of other connections. These requests
+can be answered after later ones.
+
 ### Groups, topics and resources
 
 ```
@@ -175,7 +201,7 @@ UTF-8, 1009 for a message that is larger than `message_bytes_max`.
 | `[http] receive_ms`, and a second for each MiB that was sent, to send a message above 16 KiB | the connection ends |
 | `[http] receiving_bytes_max` for messages above 16 KiB of all clients, as they come | reading waits; users and addresses take turns; clients below 1 MiB in a second are disconnected |
 | `[http] subscriptions_max` subscriptions and watches | `too_many_requests` |
-| {UNANSWERED_MAX} messages of a connection that are not durable yet | reading waits |
+| {UNANSWERED_MAX} messages of a connection that are not durable yet, and as many requests for queues without an answer | reading waits |
 | `max.message.bytes` of the topic, for the records of one message in one log, and `max.decompressed.message.bytes` for what their batches contain | `too_large` |
 | 4096 fragments of a message | the connection ends with the code 1009 |
 
@@ -208,6 +234,18 @@ not matter. A batch of an idempotent producer has its producer id, epoch and seq
 | 8 | `offset` |
 | 8 | `next_offset` |
 | | record batches; none if all records were of aborted transactions |
+
+`deliveries`, from the broker:
+
+| bytes | content |
+| --- | --- |
+| 1 | {DELIVERIES} |
+| 3 | 0 |
+| 4 | the log |
+| 8 | the id of the subscription, or of `receive` |
+| 4 | the number of ranges |
+| 20 for each | the offsets of the first and the last record of a range (8 each), and their delivery count (4) |
+| | the record batches with these records; they can have others, too, which are not for the client |
 """
 
 

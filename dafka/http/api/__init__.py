@@ -8,6 +8,7 @@ from dafka.http.api import (  # noqa: F401 (their routes register themselves)
     nodes,
     openapi,
     overview,
+    queues,
     records,
     removal,
     session,

@@ -36,6 +36,7 @@ _ARGUMENTS = {
     "topic": "The name of the topic.",
     "log": "The number of the log.",
     "group": "The name of the group.",
+    "queue": "The name of the queue, which is a share group.",
     "number": "The number of the broker.",
     "path": "The path of the file.",
 }

@@ -40,7 +40,17 @@ class RequiredPermission(Enum):
     WRITE = "The user needs the permission `write` for the topic."
     ADMIN = "The user needs the permission `admin` for the topic."
     GROUP = "The user needs the permission `groups` for the group."
+    QUEUE = "The user needs the permissions `read` for the topic and `groups` for the queue, which is a group."
     ADMINISTRATOR = "The user needs the permission `admin` for `*`."
+
+    def check(self, principal: Principal, arguments: Mapping[str, str]) -> None:
+        """Raise `WebError` if the principal does not have the permission, for what the path names."""
+        _CHECKS[self](principal, arguments)
+
+
+def _check_queue(principal: Principal, arguments: Mapping[str, str]) -> None:
+    principal.check_read(arguments["topic"])
+    principal.check_group(arguments["queue"])
 
 
 _CHECKS: dict[RequiredPermission, Callable[[Principal, Mapping[str, str]], object]] = {
@@ -51,6 +61,7 @@ _CHECKS: dict[RequiredPermission, Callable[[Principal, Mapping[str, str]], objec
     RequiredPermission.WRITE: lambda principal, arguments: principal.check_write(arguments["topic"]),
     RequiredPermission.ADMIN: lambda principal, arguments: principal.check_admin(arguments["topic"]),
     RequiredPermission.GROUP: lambda principal, arguments: principal.check_group(arguments["group"]),
+    RequiredPermission.QUEUE: _check_queue,
     RequiredPermission.ADMINISTRATOR: lambda principal, _: principal.check_administrator(),
 }
 
@@ -194,7 +205,7 @@ class Route:
 
     def check_access(self, principal: Principal, arguments: Mapping[str, str]) -> None:
         """Raise `WebError` if the principal does not have the permission that the route needs."""
-        _CHECKS[self.needs](principal, arguments)
+        self.needs.check(principal, arguments)
 
     def parse_query(self, given: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Parse the query parameters. Raises `WebError` if one is unknown, given twice or malformed."""

@@ -100,26 +100,12 @@ async def read_records(request: Request) -> AnyResponse:
     offsets = await find_offsets(access, request.groups, logs, _parse_position(request, query["from"]))
     ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
     if query["wait_ms"] and not any(ends[log] > offset for log, offset in offsets.items()):
-        await _wait(request, offsets)
+        await request.wait_while_connected(partial(access.wait_records, offsets), query["wait_ms"] / 1000)
         request.principal.check_read(topic)  # permissions can have changed meanwhile
         ends = {log: each.end_offset for log, each in (await access.bounds(logs)).items()}
     if query["to"] is not None:
         ends = await find_offsets(access, request.groups, logs, _parse_position(request, query["to"]))
     return StreamedResponse(partial(_send_lines, request, offsets, ends), JSON_LINES)
-
-
-async def _wait(request: Request, offsets: Mapping[Log, int]) -> None:
-    """Wait for a record, up to the client's time limit and while the client is connected."""
-    async with trio.open_nursery() as nursery:
-
-        async def wait_end() -> None:
-            await request.wait_end()
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(wait_end)
-        with trio.move_on_after(request.query["wait_ms"] / 1000):
-            await request.logs.wait_records(offsets)
-        nursery.cancel_scope.cancel()
 
 
 async def _begin_events(request: Request, topic: str, logs: Sequence[Log]) -> StreamedResponse:

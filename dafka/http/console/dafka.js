@@ -32,6 +32,7 @@ const PING_MS = 20_000;
 const PONG_MS = 20_000;
 const CONNECT_MS = 20_000;
 const CREDIT = 1000;
+const QUEUE_CREDIT = 100;
 const BATCHES_MAX = 5; // As many as a broker remembers of a producer, so that each can be sent again.
 const BATCH_RECORDS_MAX = 1000;
 const BATCH_CHARACTERS_MAX = 2 ** 18;
@@ -143,6 +144,32 @@ export class DafkaClient extends EventTarget {
     const id = ++this.#lastId;
     const subscription = new Subscription(topic, options, {
       credit: (records) => this.#isOpen && this.#send({ type: "credit", id, records }),
+      close: () => this.#forget(this.#subscriptions, id, "unsubscribe"),
+    });
+    this.#subscriptions.set(id, subscription);
+    if (this.#isOpen) this.#send(subscription.request(id));
+    return subscription;
+  }
+
+  /**
+   * Consume a queue, which is a share group: `for await (const record of client.consume("emails", "mailer"))`. Each
+   * record has the methods `accept`, `release`, `reject` and `renew`. `credit` is how many records the client has at most
+   * that are not accepted, released or rejected. When the subscription ends, the broker releases the others. When the
+   * connection is lost, it releases them, too, and the records that the loop has not taken yet are dropped.
+   *
+   * @param {string} topic
+   * @param {string} queue The share group.
+   * @param {object} [options]
+   * @param {number[]} [options.logs] The logs; all if omitted.
+   * @param {number} [options.credit] How many records the client has at most.
+   * @returns {QueueSubscription}
+   */
+  consume(topic, queue, options = {}) {
+    this.#checkOpen();
+    const id = ++this.#lastId;
+    const subscription = new QueueSubscription(topic, queue, options, {
+      credit: (records) => this.#isOpen && this.#send({ type: "credit", id, records }),
+      acknowledge: (said) => this.#request({ type: "acknowledge", topic, queue, ...said }),
       close: () => this.#forget(this.#subscriptions, id, "unsubscribe"),
     });
     this.#subscriptions.set(id, subscription);
@@ -330,9 +357,11 @@ export class DafkaClient extends EventTarget {
     const { id } = message;
     switch (message.type) {
       case "records":
+      case "deliveries":
         this.#subscriptions.get(id)?.take(message);
         break;
       case "subscribed":
+      case "consuming":
         this.#subscriptions.get(id)?.begin(message);
         break;
       case "view":
@@ -500,6 +529,135 @@ export class Subscription {
     if (this.#consumed * 2 < this.#options.credit) return;
     this.addCredit(this.#consumed);
     this.#consumed = 0;
+  }
+}
+
+/** A subscription to a queue. `DafkaClient.consume` makes it. */
+export class QueueSubscription {
+  #topic;
+  #queue;
+  #options;
+  #client;
+  #receipt = null;
+  #waiting = []; // records that the loop has not taken yet
+  #said = []; // acknowledgements to send together: {receipt, message, resolve, reject}
+  #wake = null;
+  #ended = false;
+  #error = null;
+
+  constructor(topic, queue, options, client) {
+    this.#topic = topic;
+    this.#queue = queue;
+    this.#options = { credit: QUEUE_CREDIT, ...options };
+    this.#client = client;
+  }
+
+  /** End the subscription. A loop over it ends, too. */
+  close() {
+    this.#client.close();
+    this.end(null);
+  }
+
+  async *[Symbol.asyncIterator]() {
+    try {
+      while (!this.#ended) {
+        if (this.#waiting.length) yield this.#waiting.shift();
+        else await new Promise((resolve) => (this.#wake = resolve));
+      }
+      if (this.#error) throw this.#error;
+    } finally {
+      this.close();
+    }
+  }
+
+  /** @private */
+  request(id) {
+    this.#waiting = [];
+    this.#receipt = null;
+    const { logs, credit } = this.#options;
+    return { type: "consume", id, topic: this.#topic, queue: this.#queue, credit, ...(logs && { logs }) };
+  }
+
+  /** @private */
+  begin({ receipt }) {
+    this.#receipt = receipt;
+  }
+
+  /** @private */
+  take({ records }) {
+    const receipt = this.#receipt;
+    const say = (record, type) => this.#say(receipt, { log: record.log, offset: record.offset, type });
+    for (const record of records) this.#waiting.push(new QueuedRecord(record, say));
+    this.#wake?.();
+  }
+
+  /** @private */
+  end(error) {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#error = error;
+    this.#wake?.();
+  }
+
+  /** Acknowledge a record, together with others that are acknowledged now. */
+  #say(receipt, message) {
+    return new Promise((resolve, reject) => {
+      this.#said.push({ receipt, message, resolve, reject });
+      if (this.#said.length === 1) queueMicrotask(() => this.#sendSaid());
+    });
+  }
+
+  #sendSaid() {
+    const said = this.#said;
+    this.#said = [];
+    for (const receipt of new Set(said.map((each) => each.receipt))) {
+      this.#acknowledge(receipt, said.filter((each) => each.receipt === receipt));
+    }
+  }
+
+  async #acknowledge(receipt, said) {
+    const acknowledgements = said.map(({ message }) => message);
+    try {
+      const { refused } = await this.#client.acknowledge({ receipt, acknowledgements });
+      for (const { message, resolve } of said) {
+        const isIn = ({ log, offset, last }) => message.log === log && offset <= message.offset && message.offset <= last;
+        resolve(!refused.some(isIn));
+      }
+      const settled = acknowledgements.filter(({ type }) => type !== "renew").length;
+      if (settled && receipt === this.#receipt && !this.#ended) this.#client.credit(settled);
+    } catch (error) {
+      for (const { reject } of said) reject(error);
+    }
+  }
+}
+
+/** A record of a queue, which is locked for the client. It has the fields of the record, too. */
+class QueuedRecord {
+  #say;
+
+  constructor(record, say) {
+    Object.assign(this, record);
+    this.#say = say;
+  }
+
+  /** The work is done: the record is never delivered again. The promise is fulfilled with false if the lock was lost. */
+  accept() {
+    return this.#say(this, "accept");
+  }
+
+  /** Have the record delivered again. See `accept`. */
+  release() {
+    return this.#say(this, "release");
+  }
+
+  /** Have the record never delivered again. See `accept`. */
+  reject() {
+    return this.#say(this, "reject");
+  }
+
+  /** Take more time: the lock begins anew. See `accept`. */
+  renew() {
+    return this.#say(this, "renew");
   }
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -24,12 +24,31 @@ from dafka.errors import BatchError
 from dafka.exceptions import unwrap_group
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError, describe_error
 from dafka.http.logs.log_access import LogOffsets, ReadRecords
+from dafka.http.queues.queue_access import (
+    Acknowledgements,
+    LockedRecords,
+    Queue,
+    QueueState,
+    ReceiveLimits,
+    RefusedRecords,
+)
 from dafka.http.server.documents import decode_document, encode_document
 from dafka.http.server.errors import STATUSES, WebError
-from dafka.http.websocket.binary import decode_records, encode_publish
+from dafka.http.websocket.binary import (
+    DELIVERIES,
+    BinaryDeliveries,
+    decode_deliveries,
+    decode_records,
+    encode_publish,
+)
+from dafka.storage.plugin_helpers import now_ms
 
 CREDIT = 1
 """A subscription for one read gets one message, which has as many records as the leader reads at once."""
+
+
+class UnsentError(BrokerError):
+    """The other broker has certainly not received a request."""
 
 
 @attrs.define(eq=False)
@@ -87,6 +106,7 @@ class BrokerLink:
         self._has_outgoing = trio.Event()
         self._replies: dict[int, Reply] = {}
         self._reads: set[int] = set()
+        self._locked: dict[int, list[BinaryDeliveries]] = {}
 
     async def run(self) -> None:
         """Connect, and exchange requests and replies until the connection ends or the task is cancelled."""
@@ -144,7 +164,62 @@ class BrokerLink:
             records = await self._subscribe(number, reply, topic, log, {"offset": offset}, credit=CREDIT)
         finally:
             self._reads.discard(number)
-        return _read_records(records)
+        return _read_batches(records.offset, records.next_offset, records.batches)
+
+    async def describe_queue(self, queue: Queue, logs: Sequence[int], wait_ms: int = 0) -> dict[int, QueueState]:
+        """Return the states of a queue in logs that the other broker leads.
+
+        It answers when there are available records, or after `wait_ms`.
+        """
+        answer = await self._ask_queue(*self._expect(), queue, type="describe_queue", logs=logs, wait_ms=wait_ms)
+        return {
+            each["log"]: QueueState(each["start_offset"], each["available_count"], each["locked_count"])
+            for each in answer["logs"]
+        }
+
+    async def receive(
+        self, queue: Queue, logs: Sequence[int], receipt: str, limits: ReceiveLimits
+    ) -> list[LockedRecords]:
+        """Lock available records of logs that the other broker leads, and return them."""
+        begun_ms, (number, reply) = now_ms(), self._expect()
+        found = self._locked[number] = []
+        try:
+            await self._ask_queue(number, reply, queue, type="receive", logs=logs, receipt=receipt, **limits._asdict())
+        finally:
+            del self._locked[number]
+        return [
+            LockedRecords(each.log, _read_batches(each.offset, each.next_offset, each.batches), each.ranges, begun_ms)
+            for each in found
+        ]
+
+    async def acknowledge(
+        self, queue: Queue, logs: Sequence[int], acknowledgements: Acknowledgements
+    ) -> list[RefusedRecords]:
+        """Acknowledge records of logs that the other broker leads. Return those that were not acknowledged."""
+        answer = await self._ask_queue(
+            *self._expect(),
+            queue,
+            type="acknowledge",
+            logs=logs,
+            receipt=acknowledgements.receipt,
+            acknowledgements=acknowledgements.documents(),
+            others=None if acknowledgements.others is None else acknowledgements.others.name.lower(),
+        )
+        return [RefusedRecords(**each) for each in answer["refused"]]
+
+    def release(self, queue: Queue, logs: Sequence[int], receipt: str) -> None:
+        """Ask the other broker to release all records that a receipt locks in its logs. No answer is awaited."""
+        request = {"type": "acknowledge", "logs": logs, "receipt": receipt, "others": "release"}
+        named = {"id": next(self._numbers), "topic": queue.topic, "queue": queue.name}
+        if not self.is_closed:
+            self._send(encode_document({**named, **request}).decode(), None)
+
+    async def _ask_queue(self, number: int, reply: Reply, queue: Queue, **request: Any) -> Any:
+        """Send a request about a queue. Raises `UnsentError` if the other broker has certainly not received it."""
+        try:
+            return await self._ask(number, reply, topic=queue.topic, queue=queue.name, **request)
+        except BrokerError as error:
+            raise error if reply.is_sent else UnsentError(str(error)) from None
 
     # Sending
 
@@ -208,6 +283,10 @@ class BrokerLink:
     def _receive(self, message: str | bytes) -> None:
         if isinstance(message, bytes):
             try:
+                if message[:1] == bytes([DELIVERIES]):
+                    deliveries = decode_deliveries(message)
+                    self._locked.get(deliveries.id, []).append(deliveries)
+                    return
                 records = decode_records(message)
             except ValueError as error:
                 raise BrokerError(f"has sent a malformed message ({error})") from None
@@ -231,10 +310,10 @@ class BrokerLink:
             reply.set(answer)
 
 
-def _read_records(records: Any) -> ReadRecords:
+def _read_batches(offset: int, next_offset: int, received: memoryview) -> ReadRecords:
     try:
-        data = bytes(records.batches)
+        data = bytes(received)
         batches = [(header, data[start : start + header.size]) for start, header in iter_batches(data)]
     except BatchError as error:
         raise BrokerError(f"has sent damaged records ({error})") from None
-    return ReadRecords(records.offset, records.next_offset, batches)
+    return ReadRecords(offset, next_offset, batches)

@@ -16,6 +16,7 @@ from dafka.http.forwarding.broker_client import SHOWN_WAIT_S, BrokerClient, Brok
 from dafka.http.forwarding.broker_link import BrokerLink
 from dafka.http.forwarding.leaders import RETRY_S, Leaders
 from dafka.http.forwarding.remote_appends import AppendHere, Lanes, RemoteAppend, RemoteAppends
+from dafka.http.forwarding.remote_queues import RemoteQueues
 from dafka.http.forwarding.remote_reads import RemoteRead, RemoteReads
 from dafka.http.logs.log_access import LEADER_WAIT_S, READ_BYTES, LogOffsets, ReadRecords
 from dafka.http.server.errors import LeaderMovedError, WebError
@@ -29,6 +30,8 @@ class RemoteLogs:
         self._client = client
         self._leaders = Leaders(broker, client, self._start_soon)
         self._reads = RemoteReads(self._leaders, self._start_soon)
+        self.queues = RemoteQueues(self._leaders, self._start_soon)
+        """The queues in these logs."""
         self._append_here = append_here
         self._pending_bytes_max = broker.config.store.pending_bytes_max
         self._pending_bytes = 0

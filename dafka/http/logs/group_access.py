@@ -14,11 +14,13 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import CommitRequest, DescribedGroup, OffsetToCommit
 from dafka.broker.core.metadata.brokers import BrokerRegistration
+from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.http.forwarding.broker_client import BrokerClient, BrokerError
 from dafka.http.forwarding.leaders import RETRY_S
 from dafka.http.logs.log_access import LEADER_WAIT_S
-from dafka.http.server.errors import WebError, group_not_found
+from dafka.http.queues.queue_access import Queue
+from dafka.http.server.errors import WebError, group_not_found, topic_not_found
 
 _ELSEWHERE = {
     ErrorCode.NOT_COORDINATOR,
@@ -108,6 +110,28 @@ class GroupAccess:
 
         document = {"topic": topic, "offsets": {str(number): offset for number, offset in offsets.items()}}
         await self._reach(name, here, "PUT", f"{_path(name)}/offsets", document)
+
+    async def create_queue(self, queue: Queue, offsets: Mapping[int, int]) -> None:
+        """Create the share group of a queue, unless there is one, which begins at offsets, by log.
+
+        Raises `WebError` if there is a group of another type with this name, or its coordinator cannot be reached.
+        """
+
+        async def here() -> None:
+            topic = self._broker.node.find_topic(queue.topic)
+            if topic is None:
+                raise topic_not_found(queue.topic)
+            starts = {LogKey(topic.topic_id, number): offset for number, offset in offsets.items()}
+            error = await self._broker.groups.create_share_group(queue.name, starts)
+            _check_here(error)
+            if error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+                raise WebError("conflict", f"the group {queue.name!r} is no share group")
+            if error:
+                raise WebError("conflict", f"the share group {queue.name!r} cannot be created: {error.name}")
+
+        document = {"from": {"offsets": {str(number): offset for number, offset in offsets.items()}}}
+        target = f"/topics/{quote(queue.topic, safe='')}/queues/{quote(queue.name, safe='')}"
+        await self._reach(queue.name, here, "PUT", target, document)
 
     async def _reach(
         self,

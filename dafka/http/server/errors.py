@@ -87,6 +87,11 @@ def log_not_found(topic: str, number: int, log_count: int) -> WebError:
     return WebError("log_not_found", f"the topic {topic!r} has the logs 0 to {log_count - 1}, and not {number}")
 
 
+def queue_not_found(queue: str) -> WebError:
+    """Return the error that a queue does not exist, which is a share group."""
+    return WebError("group_not_found", f"there is no share group {queue!r}: create the queue first")
+
+
 def group_not_found(group: str) -> WebError:
     """Return the error that a group does not exist."""
     return WebError("group_not_found", f"there is no group {group!r}")

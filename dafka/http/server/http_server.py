@@ -16,6 +16,8 @@ from dafka.http.logs.cluster_logs import ClusterLogs
 from dafka.http.logs.group_access import GroupAccess
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.publishing import Publisher
+from dafka.http.queues.cluster_queues import ClusterQueues
+from dafka.http.queues.local_queues import LocalQueues
 from dafka.http.server.authentication import Authenticator, Sessions
 from dafka.http.server.origins import Origins
 from dafka.http.server.storage_state import StorageMeter, StorageVerification
@@ -48,8 +50,8 @@ class HttpCounters:
 class HttpServer:
     """The state that all clients of HTTP and WebSocket share.
 
-    `logs`, `groups` and `publisher` are for clients. Requests that other brokers forward use `own_logs`,
-    `own_groups` and `own_publisher`.
+    `logs`, `queues`, `groups` and `publisher` are for clients. Requests that other brokers forward use `own_logs`,
+    `own_queues`, `own_groups` and `own_publisher`.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -74,6 +76,8 @@ class HttpServer:
         self.own_logs = LocalLogs(broker)
         self.remote_logs = RemoteLogs(broker, client, self.own_logs.append)
         self.logs = ClusterLogs(self.own_logs, self.remote_logs)
+        self.own_queues = LocalQueues(broker, self.answers)
+        self.queues = ClusterQueues(self.own_queues, self.remote_logs.queues)
         self.groups, self.own_groups = GroupAccess(broker, client), GroupAccess(broker)
         self.publisher = Publisher(broker, self.logs)
         self.own_publisher = Publisher(broker, self.own_logs, creates_topics=False)

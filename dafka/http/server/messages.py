@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from dafka.broker.core.metadata.commands import name_requester
+from dafka.exceptions import unwrap_group
 from dafka.http.server.documents import encode_document
 from dafka.http.server.errors import WebError
 from dafka.http.server.origins import Origins
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dafka.http.logs.group_access import GroupAccess
     from dafka.http.logs.log_access import LogAccess
     from dafka.http.logs.publishing import Publisher
+    from dafka.http.queues.queue_access import QueueAccess
     from dafka.http.server.http_server import HttpServer
 
 JSON = "application/json"
@@ -85,6 +87,11 @@ class Request:
         return self.web.own_logs if self.is_forwarded else self.web.logs
 
     @property
+    def queues(self) -> QueueAccess:
+        """Access to the queues."""
+        return self.web.own_queues if self.is_forwarded else self.web.queues
+
+    @property
     def groups(self) -> GroupAccess:
         """Access to the groups."""
         return self.web.own_groups if self.is_forwarded else self.web.groups
@@ -99,6 +106,27 @@ class Request:
         is_missing = self.broker.node.find_topic(topic) is None
         may_create = is_missing and self.principal.permissions.may_create_by_use(topic)
         await self.publisher.prepare(topic, may_create=may_create)
+
+    async def wait_while_connected(self, wait: Callable[[], Awaitable[object]], timeout_s: float) -> bool:
+        """Wait for an event, up to a time and while the client is connected. Return whether it is connected.
+
+        Raise the errors of the wait.
+        """
+        is_connected = True
+
+        async def wait_end() -> None:
+            nonlocal is_connected
+            await self.wait_end()
+            is_connected = False
+            nursery.cancel_scope.cancel()
+
+        with unwrap_group():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_end)
+                with trio.move_on_after(timeout_s):
+                    await wait()
+                nursery.cancel_scope.cancel()
+        return is_connected
 
     @property
     def content_type(self) -> str:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import attrs
 
+from dafka.broker.core.groups.share.share_partition import AcquiredRange
 from dafka.http.server.errors import WebError
 from dafka.http.websocket.messages import ID_MAX, RefusedMessageError
 
 PUBLISH = 1
 RECORDS = 2
+DELIVERIES = 3
 
 _PUBLISH = struct.Struct(">BBHiq")
 _RECORDS = struct.Struct(">BBHiqqq")
+_DELIVERIES = struct.Struct(">BBHiqi")
+_RANGE = struct.Struct(">qqi")
 
 PUBLISH_HEAD_BYTES = _PUBLISH.size
 """The size of the header of `publish`, without the topic."""
@@ -41,6 +46,26 @@ class BinaryRecords:
     offset: int
     next_offset: int
     batches: memoryview
+
+
+@attrs.frozen
+class BinaryDeliveries:
+    """Whole record batches of a queue, and which of their records are locked."""
+
+    id: int
+    log: int
+    ranges: Sequence[AcquiredRange]
+    batches: memoryview
+
+    @property
+    def offset(self) -> int:
+        """The first offset that is locked."""
+        return self.ranges[0].first
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last one that is locked."""
+        return self.ranges[-1].end
 
 
 def decode_publish(data: bytes) -> BinaryPublish:
@@ -83,6 +108,25 @@ def decode_records(data: bytes) -> BinaryRecords:
     if kind != RECORDS:
         raise ValueError(f"expected a message of the type {RECORDS} (records), not {kind}")
     return BinaryRecords(identifier, log, offset, next_offset, memoryview(data)[RECORDS_HEAD_BYTES:])
+
+
+def encode_deliveries_head(identifier: int, log: int, ranges: Sequence[AcquiredRange]) -> bytes:
+    """Encode the header of `deliveries`. Record batches follow it."""
+    head = _DELIVERIES.pack(DELIVERIES, 0, 0, log, identifier, len(ranges))
+    return head + b"".join(_RANGE.pack(first, end - 1, count) for first, end, count in ranges)
+
+
+def decode_deliveries(data: bytes) -> BinaryDeliveries:
+    """Decode `deliveries` that a broker has sent as a binary message. Raises `ValueError` if malformed."""
+    try:
+        kind, _, _, log, identifier, count = _DELIVERIES.unpack_from(data)
+        start, end = _DELIVERIES.size, _DELIVERIES.size + _RANGE.size * count
+        ranges = [AcquiredRange(first, last + 1, times) for first, last, times in _RANGE.iter_unpack(data[start:end])]
+    except struct.error as error:
+        raise ValueError(str(error)) from None
+    if kind != DELIVERIES or count < 1 or len(ranges) != count:
+        raise ValueError(f"expected a message of the type {DELIVERIES} (deliveries) with ranges")
+    return BinaryDeliveries(identifier, log, ranges, memoryview(data)[end:])
 
 
 def _refuse(identifier: int | None, message: str) -> RefusedMessageError:

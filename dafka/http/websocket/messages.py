@@ -12,6 +12,15 @@ from msgspec import Meta, Struct, field
 
 from dafka.http.logs.publishing import Published
 from dafka.http.logs.records import TIMESTAMP_MAX, is_integer
+from dafka.http.queues.queue_access import (
+    BYTES_MAX,
+    RECEIVE_BYTES,
+    RECORDS_MAX,
+    AcknowledgedRecords,
+    Kind,
+    Receipt,
+    RefusedRecords,
+)
 from dafka.http.server.documents import decode_document, describe_problem, doc
 from dafka.http.server.errors import WebError
 
@@ -118,6 +127,53 @@ class Commit(ClientMessage, tag="commit"):
     offsets: Annotated[Offsets, doc('the offset of the next record to read in each log, such as {"0": 5}')]
 
 
+class QueueMessage(ClientMessage):
+    """A message about a queue."""
+
+    topic: Annotated[Text, doc("the topic")]
+    queue: Annotated[Text, doc("the queue, which is a share group")]
+
+
+class Consume(QueueMessage, tag="consume"):
+    """Subscribes to a queue. Its `id` names the subscription in `deliveries`, `credit` and `unsubscribe`."""
+
+    credit: Annotated[Number, doc("how many records the broker may send until there is more credit")]
+    logs: Annotated[LogNumbers | None, doc("the logs, at least one; without it, all that the topic has")] = None
+
+
+class Receive(QueueMessage, tag="receive"):
+    """Requests records of a queue that are available now. They come as `deliveries`, before the answer."""
+
+    records_max: Annotated[int, Meta(ge=1, le=RECORDS_MAX), doc("how many records")]
+    bytes_max: Annotated[
+        int, Meta(ge=1, le=BYTES_MAX), doc("how many bytes of records; the last one can exceed it")
+    ] = RECEIVE_BYTES
+    logs: Annotated[LogNumbers | None, doc("the logs, at least one; without it, all that the topic has")] = None
+    receipt: Annotated[Receipt | None, doc("the receipt for the records; without it, a new one")] = None
+
+
+class Acknowledge(QueueMessage, tag="acknowledge"):
+    """Acknowledges records of a queue."""
+
+    receipt: Annotated[Receipt, doc("the receipt of the records")]
+    acknowledgements: Annotated[
+        list[AcknowledgedRecords],
+        Meta(max_length=RECORDS_MAX),
+        doc("records: `log`, `offset`, `last` if there are several, and `type`"),
+    ] = []
+    others: Annotated[Kind | None, doc("the `type` for all other records that the receipt locks")] = None
+    logs: Annotated[LogNumbers | None, doc("the logs of `others`; without it, all that the topic has")] = None
+
+
+class DescribeQueue(QueueMessage, tag="describe_queue"):
+    """Requests the state of a queue."""
+
+    logs: Annotated[LogNumbers | None, doc("the logs, at least one; without it, all that the topic has")] = None
+    wait_ms: Annotated[
+        int, Meta(ge=0, le=60_000), doc("how long to wait for available records if there are none, in milliseconds")
+    ] = 0
+
+
 class Watch(ClientMessage, tag="watch"):
     """Requests a resource of the HTTP API, now and whenever it has changed."""
 
@@ -207,6 +263,58 @@ class Committed(Answer, tag="committed"):
     """Answers `commit`: the offsets are durable."""
 
 
+class Consuming(Answer, tag="consuming"):
+    """Answers `consume`."""
+
+    topic: Annotated[Text, doc("the topic")]
+    queue: Annotated[Text, doc("the queue")]
+    receipt: Annotated[str, doc("the receipt of all records of the subscription")]
+    lock_ms: Annotated[Number, doc("how long the client has a record, from when it was locked, in milliseconds")]
+
+
+class Deliveries(ServerMessage, tag="deliveries"):
+    """Records of a queue that are locked for the client."""
+
+    id: Annotated[Number, doc("that of the subscription, or of `receive`")]
+    log: Annotated[LogNumber, doc("the log")]
+    records: Annotated[
+        list[Any],
+        doc(
+            "the records, each with `delivery_count` (1 the first time) and `locked_until`, in milliseconds since 1970 "
+            "by the broker's clock"
+        ),
+    ]
+
+
+class Received(Answer, tag="received"):
+    """Answers `receive`, after the `deliveries`."""
+
+    receipt: Annotated[str, doc("the receipt of the records")]
+    lock_ms: Annotated[Number, doc("how long the client has a record, from when it was locked, in milliseconds")]
+    record_count: Annotated[Number, doc("how many records were delivered")]
+
+
+class Acknowledged(Answer, tag="acknowledged"):
+    """Answers `acknowledge`: all records are acknowledged durably, except the refused ones."""
+
+    refused: Annotated[
+        list[RefusedRecords],
+        doc("the others: `log`, `offset`, `last`, `code` (`lock_lost` if the lock has expired) and `message`"),
+    ]
+
+
+class DescribedQueue(Answer, tag="described_queue"):
+    """Answers `describe_queue`."""
+
+    logs: Annotated[
+        list[dict[str, int]],
+        doc(
+            "the logs whose leaders answer: `log`, `start_offset` of the first record that is not finished, "
+            "`available_count` and `locked_count`"
+        ),
+    ]
+
+
 class View(ServerMessage, tag="view"):
     """A watched resource, initially and whenever it has changed."""
 
@@ -234,7 +342,10 @@ class Error(ServerMessage, tag="error"):
 
 
 CLIENT_MESSAGES: dict[str, type[ClientMessage]] = {
-    str(each.__struct_config__.tag): each for each in ClientMessage.__subclasses__()
+    str(each.__struct_config__.tag): each
+    for parent in (ClientMessage, QueueMessage)
+    for each in parent.__subclasses__()
+    if each is not QueueMessage
 }
 """The messages of clients, by type."""
 
@@ -242,6 +353,7 @@ _SERVER_MESSAGES: list[type[ServerMessage]] = [
     Welcome,
     *Answer.__subclasses__(),
     Records,
+    Deliveries,
     Unsubscribed,
     View,
     Unwatched,
@@ -289,6 +401,11 @@ def encode_message(message: ServerMessage) -> bytes:
 def encode_view(identifier: int, status: int, body: bytes) -> bytes:
     """Encode a `view` whose body is already JSON text."""
     return b'{"type":"view","id":%d,"status":%d,"body":%b}' % (identifier, status, body or b"null")
+
+
+def deliveries_head(identifier: int, log: int) -> bytes:
+    """Encode the beginning of `deliveries`, up to its records."""
+    return b'{"type":"deliveries","id":%d,"log":%d' % (identifier, log)
 
 
 def records_head(identifier: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from dafka.http.websocket.messages import (
     decode_message,
     encode_message,
 )
+from dafka.http.websocket.queue_tasks import QueueSubscription, acknowledge, describe_queue, find_queue, receive
 from dafka.storage.plugin_helpers import now_ms
 
 UNANSWERED_MAX = 256
@@ -72,8 +74,10 @@ class Session:
         self._broker = request.broker
         self._settings = request.broker.config.http
         self._is_binary = connection.subprotocol == messages.BINARY_PROTOCOL
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, Subscription | QueueSubscription] = {}
         self._watches: dict[int, WatchedResource] = {}
+        # One connection carries the requests of another broker's clients, some of which wait for records.
+        self._queue_requests = trio.Semaphore(UNANSWERED_MAX * (FORWARDED_FACTOR if request.is_forwarded else 1))
         self._login_scope = trio.CancelScope()
         self._unanswered, self._answers = trio.open_memory_channel[tuple[int, Publication]](UNANSWERED_MAX)
 
@@ -275,6 +279,44 @@ class Session:
         find_logs(self._broker, message.topic, offsets)
         await self._request.groups.commit(message.group, message.topic, offsets)
         await self._send(messages.Committed(id=message.id))
+
+    @_handles(messages.Consume)
+    async def _consume(self, message: messages.Consume) -> None:
+        queue = find_queue(self._request, message)
+        self._check_id(message.id)
+        await self._request.queues.known_states(queue, find_logs(self._broker, queue.topic, message.logs))
+        subscription = QueueSubscription(message, queue, self._request, self._connection)
+        self._subscriptions[message.id] = subscription
+        await self._send(subscription.describe())
+        self._nursery.start_soon(self._run_until_error, message.id, self._subscriptions, subscription)
+
+    @_handles(messages.Receive)
+    async def _receive_records(self, message: messages.Receive) -> None:
+        await self._answer_later(message.id, partial(receive, self._request, self._connection, message))
+
+    @_handles(messages.Acknowledge)
+    async def _acknowledge(self, message: messages.Acknowledge) -> None:
+        await self._answer_later(message.id, partial(acknowledge, self._request, message))
+
+    @_handles(messages.DescribeQueue)
+    async def _describe_queue(self, message: messages.DescribeQueue) -> None:
+        await self._answer_later(message.id, partial(describe_queue, self._request, message))
+
+    async def _answer_later(self, identifier: int, answer: Callable[[], Awaitable[messages.ServerMessage]]) -> None:
+        """Answer a request in a task of its own, so that later requests need not wait for it."""
+        await self._queue_requests.acquire()
+        self._nursery.start_soon(self._answer_now, identifier, answer)
+
+    async def _answer_now(self, identifier: int, answer: Callable[[], Awaitable[messages.ServerMessage]]) -> None:
+        try:
+            try:
+                found = await answer()
+            except (WebError, ConfigError, StorageError) as error:
+                await self._refuse(identifier, _as_web_error(error))
+            else:
+                await self._send(found)
+        finally:
+            self._queue_requests.release()
 
     @_handles(messages.Watch)
     async def _watch(self, message: messages.Watch) -> None:

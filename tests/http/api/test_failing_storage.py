@@ -46,12 +46,14 @@ WAITING = {
     *("POST /topics", "PATCH /topics/{topic}", "DELETE /topics/{topic}", "POST /topics/{topic}/records"),
     *("DELETE /topics/{topic}/records", "PUT /groups/{group}/offsets", "DELETE /groups/{group}"),
     "POST /cluster/restored-records",
+    "PUT /topics/{topic}/queues/{queue}",
 }
 """The routes that wait for something durable."""
 
 OTHERS = {
     *("POST /brokers/{number}/drain", "POST /brokers/{number}/undrain"),  # the answer says that it has begun
     *("POST /brokers/{number}/forget", "POST /topics/{topic}/logs/{log}/recover"),  # they are for what is lost
+    *(f"POST /topics/{{topic}}/queues/{{queue}}/{each}" for each in ("receive", "acknowledge")),  # there is no queue
     "POST /cluster/feature-level",
     *("PUT /topics/{topic}/logs/{log}/replicas", "POST /storage/verification", "POST /session", "DELETE /session"),
 }

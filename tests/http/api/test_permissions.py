@@ -36,13 +36,17 @@ from tests.http.secured import (
 )
 from tests.waiting import poll_until, wait_until
 
-TOPIC, GROUP, OTHER_GROUP = "orders", "billing", "shipping"
+TOPIC, GROUP, OTHER_GROUP, QUEUE = "orders", "billing", "shipping", "jobs"
 READ, WRITE, ADMIN = ("read", TOPIC), ("write", TOPIC), ("admin", TOPIC)
 GROUPS, OTHER, OPERATOR = ("groups", GROUP), ("groups", OTHER_GROUP), ("admin", "*")
+JOBS = ("groups", QUEUE)
 SEE: Needs = [[READ], [WRITE], [ADMIN]]
 RECORDS = "/topics/{topic}/records"
 EVENTS = {"Accept": "text/event-stream"}
 FROM_OTHER = {"topic": TOPIC, "to": {"group": OTHER_GROUP}}
+FROM_GROUP = {"from": {"group": GROUP}}
+SAID = {"receipt": "r", "others": "accept"}
+LIMIT = "share.delivery.count.limit"
 LINES, REST = "application/x-ndjson", "application/vnd.kafka.json.v2+json"
 
 
@@ -63,7 +67,7 @@ class Use:
     def ask(self, web: RunningWeb, names: dict[str, str] | None = None, method: str = "", **headers: Any) -> Answer:
         """Send the request, or one about other names."""
         own, _, path = self.endpoint.partition(" ")
-        path = path.replace("...", "").format(topic=TOPIC, group=GROUP, path="none", log=0, number=0)
+        path = path.replace("...", "").format(topic=TOPIC, group=GROUP, queue=QUEUE, path="none", log=0, number=0)
         target, sent = renamed(path + self.target, names or {}), renamed(self.sent, names or {})
         answer = web.ask(method or own, target, **sent, **headers)
         if not method:
@@ -99,6 +103,12 @@ USES = [
     Use(f"POST {RECORDS}", need(WRITE), sent={"body": b'{"value": "x"}', "Content_Type": LINES}),
     Use(f"POST {RECORDS}", need(WRITE), sent={"body": b'{"records": [{"value": 1}]}', "Content_Type": REST}),
     Use(f"DELETE {RECORDS}", need(ADMIN), "?before=0"),
+    Use("PUT /topics/{topic}/queues/{queue}", need(READ, JOBS), sent={"document": {"from": "earliest"}}),
+    Use("PUT /topics/{topic}/queues/{queue}", need(READ, JOBS, GROUPS), sent={"document": FROM_GROUP}),
+    Use("PUT /topics/{topic}/queues/{queue}", need(READ, JOBS), sent={"document": {"settings": {LIMIT: "7"}}}),
+    Use("GET /topics/{topic}/queues/{queue}", need(READ, JOBS)),
+    Use("POST /topics/{topic}/queues/{queue}/receive", need(READ, JOBS), sent={"document": {}}),
+    Use("POST /topics/{topic}/queues/{queue}/acknowledge", need(READ, JOBS), sent={"document": SAID}),
     Use("GET /groups/{group}", need(GROUPS)),
     Use("DELETE /groups/{group}", need(GROUPS), status=204),
     Use("PUT /groups/{group}/offsets", need(GROUPS, READ), sent={"document": {"topic": TOPIC, "to": "latest"}}),
@@ -139,6 +149,10 @@ def restore(web: SharedWeb, root: dict[str, Any]) -> None:
     lead_elsewhere(web, TOPIC, root)
     web.ask("DELETE", "/topics/fresh", **root)
     web.ask("PATCH", f"/topics/{TOPIC}", document={"settings": {"retention.ms": None}}, **root)
+    web.ask("DELETE", f"/groups/{QUEUE}", **root)
+    queue = {"from": "earliest", "settings": {LIMIT: None}}
+    answer = web.ask("PUT", f"/topics/{TOPIC}/queues/{QUEUE}", document=queue, **root)
+    assert answer.status == 200, answer.body
     for group in (GROUP, OTHER_GROUP):
         answer = web.ask("PUT", f"/groups/{group}/offsets", document={"topic": TOPIC, "offsets": {"0": 0}}, **root)
         assert answer.status == 200, answer.body
@@ -160,6 +174,7 @@ def state_of(web: SharedWeb, root: dict[str, Any]) -> list[bytes]:
     """Return what requests could have changed. A list of all groups leaves out those of brokers that do not answer."""
     brokers = web.ask("GET", "/brokers", **root).document["brokers"]
     targets = ["/topics", f"/topics/{TOPIC}", f"/groups/{GROUP}", f"/groups/{OTHER_GROUP}", "/storage/verification"]
+    targets += [f"/topics/{TOPIC}/queues/{QUEUE}"]
     targets += ["/groups"] if len(brokers) == 1 else []
     found = [ask_complete(web, each, root).body for each in targets]
     return [*found, b"%r" % [each["is_draining"] for each in brokers]]

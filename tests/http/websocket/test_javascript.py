@@ -100,6 +100,19 @@ async def test_records_are_published_and_read_and_what_is_wrong_is_told(node_fol
             assert await lines.next() == [0, 1, "too_large", 2, "bad_request", 3], "others behind them are published"
 
 
+async def test_records_of_a_queue_are_acknowledged_one_by_one(node_folder: Path) -> None:
+    async with open_web() as web:
+        await web.broker.node.admin.create_topic("jobs", 3)
+        queue = "/topics/jobs/queues/workers"
+        assert (await web.request("PUT", queue, document={"from": "earliest"})).status == 200
+        for number in range(7):
+            await web.request("POST", f"/topics/jobs/records?log={number % 3}", f"{number}".encode())
+        async with run_node(node_folder, web.broker.url, "consume:jobs:workers:7") as lines:
+            expected = [[f"{number}", True] for number in range(7)]
+            assert await lines.next() == [expected, expected, False]
+        assert (await web.get(queue)).document["available_count"] == 0
+
+
 async def test_login(node_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "users"
     secret, token = create_token()

@@ -31,9 +31,12 @@ from tests.http.websocket.clients import BINARY, JSON, Client, open_client
 
 TOPIC, GROUP = "orders", "billing"
 READ, WRITE, ADMIN, GROUPS = ("read", TOPIC), ("write", TOPIC), ("admin", TOPIC), ("groups", GROUP)
+JOBS = ("groups", "jobs")
+QUEUE = {"topic": TOPIC, "queue": "jobs"}
 SEE: Needs = [[READ], [WRITE], [ADMIN]]
 TEXT_AND_BINARY = [JSON, BINARY]
 ID = 77
+ENDED_BY = {"subscribed": "unsubscribe", "consuming": "unsubscribe", "view": "unwatch"}
 
 
 @attrs.frozen
@@ -68,6 +71,10 @@ USES = [
     Use("subscribe", [[READ]], "subscribed", SUBSCRIPTION),
     Use("subscribe", [[READ, GROUPS]], "subscribed", {**SUBSCRIPTION, "from": {"group": GROUP}}),
     Use("subscribe", [[READ, GROUPS]], "subscribed", {**SUBSCRIPTION, "from": {"group": GROUP, "otherwise": "latest"}}),
+    Use("consume", [[READ, JOBS]], "consuming", {**QUEUE, "credit": 0}),
+    Use("receive", [[READ, JOBS]], "received", {**QUEUE, "records_max": 1}),
+    Use("acknowledge", [[READ, JOBS]], "acknowledged", {**QUEUE, "receipt": "r", "others": "accept"}),
+    Use("describe_queue", [[READ, JOBS]], "described_queue", QUEUE),
     Use("commit", [[GROUPS, READ]], "committed", {"group": GROUP, "topic": TOPIC, "offsets": {"0": 0}}),
 ]
 """Every way to use a message. `authenticate` is tried by each test."""
@@ -81,6 +88,9 @@ def test_every_message_is_in_the_table() -> None:
 def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with request.param(tmp_path_factory.mktemp("users")) as (web, account):
         web.ask("POST", "/topics", document={"name": TOPIC}, **account.root)
+        for each in reversed(account.webs):  # the first one asks the second one, which leads the topic
+            created = each.ask("PUT", f"/topics/{TOPIC}/queues/jobs", document={"from": "latest"}, **account.root)
+            assert created.status == 200, created.body
         yield web, account
 
 
@@ -104,11 +114,13 @@ async def ask(client: Client, use: Use, names: dict[str, str] | None = None) -> 
     if not use.answer:
         await client.send("ping", id=ID)
     answer = await client.receive()
+    while isinstance(answer, bytes):  # `deliveries` come before the answer to `receive`
+        answer = await client.receive()
     assert answer["id"] == ID
     if not use.answer and answer["type"] == "error":
         await client.expect("pong", ID)
-    if answer["type"] in {"subscribed", "view"}:
-        await client.ask("unsubscribe" if answer["type"] == "subscribed" else "unwatch", id=ID)
+    if answer["type"] in ENDED_BY:
+        await client.ask(ENDED_BY[answer["type"]], id=ID)
     return answer["type"], f"{answer.get('code', '')}: {answer.get('message', '')}"
 
 
@@ -184,8 +196,11 @@ async def test_idle_subscriptions_end_soon_when_their_user_may_not_read_any_more
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dafka.http.websocket.client_tasks.REFRESH_S", 0.05)
+    monkeypatch.setattr("dafka.http.websocket.queue_tasks.REFRESH_S", 0.05)
     async with connect(secured, subprotocol=JSON) as client:
         expected = {await client.subscribe(TOPIC, "latest", credit=credit) for credit in (0, 100)}
+        consuming = await client.ask("consume", **QUEUE, credit=0)
+        expected.add(consuming["id"])
         secured[1].permit(Permissions())
         errors = [await client.expect("error") for _ in expected]
         assert ({each["id"] for each in errors}, {each["code"] for each in errors}) == (expected, {"forbidden"})

@@ -57,7 +57,7 @@ async def test_what_is_durable_is_answered_before_what_is_not_yet() -> None:
         written.append([json.loads(each)["id"] for each in texts])
 
     connection: Any = SimpleNamespace(subprotocol=None, send_all_texts=send_all_texts)
-    request: Any = SimpleNamespace(web=None, broker=SimpleNamespace(config=Config()))
+    request: Any = SimpleNamespace(web=None, broker=SimpleNamespace(config=Config()), is_forwarded=False)
     session, appends = Session(connection, request), [Append() for _ in range(5)]
     for number, each in enumerate(appends):
         session._unanswered.send_nowait((number, Publication(cast(Any, [each]), DurableWaits())))

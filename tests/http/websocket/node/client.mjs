@@ -14,6 +14,20 @@ const end = () => {
 const client = new DafkaClient({ url, WebSocket });
 
 const scenarios = {
+  /** Accept the records of a queue that were delivered twice, release the others, and print both. */
+  async consume(topic, queue, count) {
+    const [first, second] = [[], []];
+    for await (const record of client.consume(topic, queue, { credit: 2 })) {
+      const isFirst = record.delivery_count === 1;
+      const outcome = await (isFirst ? record.release() : record.renew().then(() => record.accept()));
+      (isFirst ? first : second).push([record.value, outcome]);
+      if (second.length === Number(count)) {
+        print([first.sort(), second.sort(), await record.accept()]);
+        break;
+      }
+    }
+  },
+
   /** Publish records, and read them again. */
   async roundtrip(topic, count) {
     const records = Array.from({ length: Number(count) }, (_, number) => ({ key: `k${number}`, value: `${number} ä` }));

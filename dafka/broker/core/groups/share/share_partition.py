@@ -256,20 +256,22 @@ class SharePartition:
         The ranges do not overlap. `others` is what the member says of all other records that it has; None for nothing.
         """
         self.expire(limits, now_ms)
-        found, asked = list[Acknowledgement](), sorted(acknowledgements)
+        found, asked, position = list[Acknowledgement](), sorted(acknowledgements), 0
         for run in self._runs:
             if run.member_id != member_id:
                 continue
             first = run.first
-            for each in asked:
-                if each.end <= first or each.first >= run.end:
-                    continue
-                if others is not None and each.first > first:
-                    found.append(Acknowledgement(first, each.first, others))
-                found.append(each._replace(first=max(each.first, first), end=min(each.end, run.end)))
-                first = min(each.end, run.end)
-            if others is not None and first < run.end:
-                found.append(Acknowledgement(first, run.end, others))
+            while position < len(asked) and asked[position].first < run.end:
+                each = asked[position]
+                begins, end = max(each.first, first), min(each.end, run.end)
+                if begins < end:
+                    found += _say_of_others(first, begins, others)
+                    found.append(Acknowledgement(begins, end, each.kind))
+                    first = end
+                if each.end > run.end:
+                    break  # it goes on in the next run
+                position += 1
+            found += _say_of_others(first, run.end, others)
         return found
 
     def withdraw(self, member_id: str, ranges: Iterable[AcquiredRange]) -> None:
@@ -349,6 +351,10 @@ class SharePartition:
         if self._log_start > self.start_offset:
             self._archive(self.start_offset, self._log_start)
         self._runs.drop_ended()
+
+
+def _say_of_others(first: int, end: int, kind: AcknowledgeType | None) -> list[Acknowledgement]:
+    return [Acknowledgement(first, end, kind)] if kind is not None and first < end else []
 
 
 def _add_range(ranges: list[AcquiredRange], added: AcquiredRange, range_max: int) -> None:
