@@ -305,6 +305,8 @@ SHARE_STATE = ShareState(
     "S" * 32, 2048, 1024, 5, (StoredRun(3, RecordState.AVAILABLE, 1), StoredRun(2, RecordState.ACKNOWLEDGED, 2))
 )
 
+ARCHIVING_STATE = ShareState("S" * 32, 2048, 1024, 5, (StoredRun(3, RecordState.ARCHIVING, 5),))
+
 
 def make_consumer_group() -> ConsumerGroup:
     group = ConsumerGroup("readers", 5)
@@ -361,6 +363,11 @@ KEYED: dict[str, tuple[object, StateRecord, Callable[[StateRecord], object]]] = 
     "share partition": (
         (SHARE_KEY, SHARE_STATE),
         share_records.encode_partition(SHARE_KEY, SHARE_STATE),
+        share_records.decode_partition,
+    ),
+    "share partition with dead letters": (
+        (SHARE_KEY, ARCHIVING_STATE),
+        share_records.encode_partition(SHARE_KEY, ARCHIVING_STATE),
         share_records.decode_partition,
     ),
     "transaction with an epoch of its own": (
