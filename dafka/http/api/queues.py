@@ -13,8 +13,8 @@ from msgspec import Meta, field
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.commands import AlterGroupSettings
-from dafka.broker.core.metadata.features import SHARE_GROUPS
-from dafka.broker.core.metadata.group_settings import GROUP_SETTINGS, find_problem
+from dafka.broker.core.metadata.features import DEAD_LETTERS, SHARE_GROUPS
+from dafka.broker.core.metadata.group_settings import DEAD_LETTER_TOPIC, GROUP_SETTINGS, find_problem
 from dafka.http.api.registry import Answer, RequiredPermission, Route
 from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.positions import FromGroup, FromTime, Position, find_offsets, parse_offsets, parse_position
@@ -154,8 +154,10 @@ async def create_queue(request: Request, document: NewQueue) -> DescribedQueue:
     """
     queue, logs = _find(request)
     level = request.broker.node.tables.state.members.feature_level
-    if level < SHARE_GROUPS:
-        raise WebError("conflict", f"the cluster has the feature level {level}, and queues need {SHARE_GROUPS}")
+    needed = DEAD_LETTERS if document.settings.get(DEAD_LETTER_TOPIC) else SHARE_GROUPS
+    if level < needed:
+        problem = f"the cluster has the feature level {level}, and this needs {needed}: `dafka cluster upgrade`"
+        raise WebError("conflict", problem)
     if request.is_forwarded:  # the forwarding broker has asked the leaders of the logs
         offsets = parse_offsets(document.position["offsets"])
         await request.groups.create_queue(queue, offsets)
