@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import trio
+
 from dafka.broker.connections.memory import MemoryPool
-from dafka.http.logs.records import JsonRecord
+from dafka.errors import BatchError
+from dafka.http.logs.records import record_objects
 from dafka.http.queues.queue_access import LockedRecords
-from dafka.http.websocket.shared_reads import RecordLine, SharedRead
+from dafka.http.server.documents import encode_document
+from dafka.http.server.errors import WebError
+from dafka.http.websocket.shared_reads import INLINE_BYTES_MAX, LARGE_BYTES, UNPACKING_FACTOR, RecordLine
+
+_UNPACKING = trio.CapacityLimiter(2)
 
 
 async def encode_locked(locked: LockedRecords, lock_ms: int, memory: MemoryPool, source: str) -> list[RecordLine]:
@@ -13,16 +22,25 @@ async def encode_locked(locked: LockedRecords, lock_ms: int, memory: MemoryPool,
 
     The memory for unpacking is taken for the source: a user, or the address of a client.
     """
-    counts, until_ms = locked.delivery_counts(), locked.locked_at_ms + lock_ms
-    lines = await SharedRead(locked.log, locked.read, memory).lines(source)
-    return [
-        RecordLine(line.offset, _add_lock(line.document, counts[line.offset], until_ms))
-        for line in lines
-        if line.offset in counts
-    ]
+    size = locked.read.unpacked_bytes_max
+    try:
+        if size <= INLINE_BYTES_MAX:
+            return list(_encode(locked, lock_ms))
+        async with memory.take(source, UNPACKING_FACTOR * size):
+            return await trio.to_thread.run_sync(lambda: list(_encode(locked, lock_ms)), limiter=_UNPACKING)
+    except BatchError as error:
+        raise WebError("storage_failed", f"records of log {locked.log} cannot be unpacked: {error}") from None
 
 
-def _add_lock(document: bytes | JsonRecord, count: int, until_ms: int) -> bytes | JsonRecord:
-    if isinstance(document, bytes):
-        return b'{"delivery_count":%d,"locked_until":%d,%b' % (count, until_ms, document[1:])
-    return {"delivery_count": count, "locked_until": until_ms, **document}
+def _encode(locked: LockedRecords, lock_ms: int) -> Iterator[RecordLine]:
+    """Yield the locked records, without encoding the others of their batches."""
+    until_ms = locked.locked_at_ms + lock_ms
+    for base_offset, columns in locked.read.columns():
+        for first, end, count in locked.ranges:
+            begins, ends = max(first - base_offset, 0), min(end - base_offset, len(columns))
+            if begins >= ends:
+                continue
+            for each in record_objects(columns[begins:ends], base_offset + begins):
+                document = {"delivery_count": count, "locked_until": until_ms, "log": locked.log, **each}
+                is_large = len(each.get("value") or each.get("value_base64") or "") > LARGE_BYTES
+                yield RecordLine(each["offset"], document if is_large else encode_document(document))

@@ -113,10 +113,6 @@ class LockedRecords:
         """The number of records that are locked."""
         return sum(each.end - each.first for each in self.ranges)
 
-    def delivery_counts(self) -> dict[int, int]:
-        """Return how often each locked record was delivered, now included, by offset."""
-        return {offset: count for first, end, count in self.ranges for offset in range(first, end)}
-
 
 class ReceiveLimits(NamedTuple):
     """How many records a client takes, and how many bytes of keys and values; the last record can exceed these."""
