@@ -381,9 +381,9 @@ class KafkaConfig:
     request_bytes_max: int = attrs.field(default=100 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The largest request of a client. A client that announces a larger one is disconnected."""
     receiving_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1))
-    """The size of all requests above 16 KiB that are being received. A request counts as it arrives, at most twice,
-    or with a 64th of what is free. Beyond it, reading pauses; users and addresses take turns, and clients that send
-    less than 1 MiB in a second are disconnected."""
+    """The size of all requests above 16 KiB that are being received. A request counts as it arrives, at most twice;
+    while more than half is free, also with a 64th of what is free. Beyond it, reading pauses; users and addresses take
+    turns, and clients that send less than 1 MiB in a second are disconnected."""
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client can take to send a request that it has begun, and a second more for each MiB that it has
     sent."""
@@ -526,8 +526,8 @@ class HttpConfig:
     """How many subscriptions and watches a WebSocket connection can have."""
     receiving_bytes_max: int = attrs.field(default=128 * MIB, converter=to_bytes, validator=check_bytes(1))
     """The size of all bodies and messages above 16 KiB that are being received. They count as they arrive, at most
-    twice, or with a 64th of what is free. Beyond it, reading pauses; users and addresses take turns, and clients that
-    send less than 1 MiB in a second are disconnected."""
+    twice; while more than half is free, also with a 64th of what is free. Beyond it, reading pauses; users and
+    addresses take turns, and clients that send less than 1 MiB in a second are disconnected."""
     receive_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a client can take to send a request or a message that it has begun, and a second more for each MiB that
     it has sent."""

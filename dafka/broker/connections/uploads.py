@@ -14,7 +14,8 @@ SMALL_BYTES = 16 * 1024
 
 
 ROOMY_PARTS = 64
-"""An upload can take the free memory, divided by this number, for what it will receive next."""
+"""While more than half of the memory is free, an upload can take the free memory, divided by this number, for what it
+will receive next."""
 
 PACE_BYTES = 2**20
 """The minimum rate at which a client must send a request, in bytes per second."""
@@ -52,8 +53,9 @@ class UploadMemory(Protocol):
 
 
 class Upload:
-    """A request that is being received. Its memory grows to twice the received size, or by a 64th of what is free.
+    """A request that is being received. Its memory grows to twice the received size.
 
+    While more than half of the memory is free, it can grow by a 64th of what is free, so that it comes in fewer pieces.
     Leaving the context gives the memory back. Up to 16 KiB, a request needs no reserved memory. `lag_s` is how far the
     client is behind the rate of 1 MiB/s, which `limit_ms` limits when nobody else needs the memory. `receiving_s` is
     the total time of waiting for pieces. `count_arrived` returns how much of a piece has arrived, if it is received
@@ -96,7 +98,9 @@ class Upload:
         `kept` is the received part of the request that is in memory, in bytes. Raise `SlowUploadError` if the client is
         too far behind the rate, or behind it while others need the memory.
         """
-        ahead = max(min(max(kept, self._pool.left_bytes // ROOMY_PARTS), most), SMALL_BYTES)
+        free = self._pool.left_bytes
+        roomy = free // ROOMY_PARTS if 2 * free > self._pool.bytes_max else 0
+        ahead = max(min(max(kept, roomy), most), SMALL_BYTES)
         target = min(kept + ahead, self._declared_bytes)
         if target < self.size:
             self._give_back(self.size - target)
