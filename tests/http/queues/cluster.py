@@ -16,7 +16,8 @@ LOGS = BROKERS = 3
 
 @pytest.fixture(scope="module")
 def webs() -> Iterator[list[SharedWeb]]:
-    with run_webs(BROKERS, Config().with_broker(heartbeat_ms=200)) as found:
+    steady = Config().with_broker(heartbeat_ms=200, leader_timeout_ms=20_000)  # also on a busy machine
+    with run_webs(BROKERS, steady) as found:
         yield found
 
 
@@ -27,9 +28,11 @@ def spread(webs: list[SharedWeb], lock_ms: str = HOUR_MS) -> Queue:
         target = f"/topics/{queue.topic}/logs/{number}/replicas"
         assert webs[0].ask("PUT", target, document={"replicas": [number]}).status == 200
     described = f"/topics/{queue.topic}"
-    poll_until(
-        lambda: all(
-            [each["leader"] for each in web.ask("GET", described).document["logs"]] == [0, 1, 2] for web in webs
-        )
-    )
+
+    def is_spread(web: SharedWeb) -> bool:
+        found = [(each["leader"], each["replicas"]) for each in web.ask("GET", described).document["logs"]]
+        has_moved = not web.ask("GET", "/cluster").document["move_count"]
+        return has_moved and found == [(number, [number]) for number in range(LOGS)]
+
+    poll_until(lambda: all(map(is_spread, webs)))
     return queue
