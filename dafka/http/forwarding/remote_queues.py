@@ -21,6 +21,7 @@ from dafka.http.queues.queue_access import (
     QueueState,
     ReceiveLimits,
     RefusedRecords,
+    group_by_leader,
 )
 from dafka.http.server.errors import LeaderMovedError, WebError
 
@@ -159,7 +160,4 @@ class RemoteQueues:
 
 def _places(queue: Queue, logs: Sequence[Log]) -> list[_Place]:
     """Return the queue at each leader of some logs."""
-    found: dict[str, list[Log]] = {}
-    for log in logs:
-        found.setdefault(log.leadership.leader, []).append(log)
-    return [_Place(queue, leader, tuple(some)) for leader, some in found.items()]
+    return [_Place(queue, some[0].leadership.leader, tuple(some)) for some in group_by_leader(logs)]

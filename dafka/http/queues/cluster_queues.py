@@ -22,6 +22,7 @@ from dafka.http.queues.queue_access import (
     QueueState,
     ReceiveLimits,
     RefusedRecords,
+    group_by_leader,
 )
 from dafka.http.server.errors import LeaderMovedError, WebError
 
@@ -80,7 +81,7 @@ class ClusterQueues:
         ready = [log for log, state in states.items() if state.available_count]
         turn = next(self._turns) % len(ready) if ready else 0
         found: list[LockedRecords] = []
-        for some in _by_leader([*ready[turn:], *ready[:turn]]):
+        for some in group_by_leader([*ready[turn:], *ready[:turn]]):
             left = limits.without(found)
             if left.are_reached:
                 break
@@ -105,7 +106,7 @@ class ClusterQueues:
 
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                for some in _by_leader(logs):
+                for some in group_by_leader(logs):
                     nursery.start_soon(acknowledge, some)
         return sorted(refused, key=lambda each: (each.log, each.offset))
 
@@ -130,14 +131,6 @@ class ClusterQueues:
             except WebError as error:
                 return acknowledgements.refuse(error)
             await trio.sleep(RETRY_S)
-
-
-def _by_leader(logs: Sequence[Log]) -> list[Sequence[Log]]:
-    """Return the logs of each leader, in the order of their first ones."""
-    found: dict[str, list[Log]] = {}
-    for log in logs:
-        found.setdefault("" if log.leadership.is_led else log.leadership.leader, []).append(log)
-    return list(found.values())
 
 
 def _split(logs: Sequence[Log]) -> tuple[list[Log], list[Log]]:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import trio
-
 from dafka.broker.connections.memory import MemoryPool
-from dafka.errors import BatchError
 from dafka.http.logs.records import record_objects
+from dafka.http.logs.unpacking import unpack
 from dafka.http.queues.queue_access import LockedRecords
 from dafka.http.server.documents import encode_document
-from dafka.http.server.errors import WebError
-from dafka.http.websocket.shared_reads import INLINE_BYTES_MAX, LARGE_BYTES, UNPACKING_FACTOR, RecordLine
-
-_UNPACKING = trio.CapacityLimiter(2)
+from dafka.http.websocket.shared_reads import LARGE_BYTES, UNPACKING_FACTOR, RecordLine
 
 
 async def encode_locked(locked: LockedRecords, lock_ms: int, memory: MemoryPool, source: str) -> list[RecordLine]:
@@ -22,14 +17,14 @@ async def encode_locked(locked: LockedRecords, lock_ms: int, memory: MemoryPool,
 
     The memory for unpacking is taken for the source: a user, or the address of a client.
     """
-    size = locked.read.unpacked_bytes_max
-    try:
-        if size <= INLINE_BYTES_MAX:
-            return list(_encode(locked, lock_ms))
-        async with memory.take(source, UNPACKING_FACTOR * size):
-            return await trio.to_thread.run_sync(lambda: list(_encode(locked, lock_ms)), limiter=_UNPACKING)
-    except BatchError as error:
-        raise WebError("storage_failed", f"records of log {locked.log} cannot be unpacked: {error}") from None
+    return await unpack(
+        locked.read,
+        locked.log,
+        lambda: list(_encode(locked, lock_ms)),
+        memory=memory,
+        source=source,
+        copies=UNPACKING_FACTOR,
+    )
 
 
 def _encode(locked: LockedRecords, lock_ms: int) -> Iterator[RecordLine]:

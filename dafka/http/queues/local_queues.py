@@ -17,6 +17,7 @@ from dafka.broker.core.groups.share.share_partition import Acknowledgement, Ackn
 from dafka.broker.core.log.log import Log
 from dafka.errors import BatchError, StorageError
 from dafka.http.logs.log_access import LEADER_WAIT_S, ReadRecords
+from dafka.http.logs.unpacking import unpack
 from dafka.http.queues.queue_access import (
     Acknowledgements,
     LockedRecords,
@@ -26,22 +27,15 @@ from dafka.http.queues.queue_access import (
     RefusedRecords,
 )
 from dafka.http.server.errors import LeaderMovedError, WebError, queue_not_found, topic_not_found
+from dafka.http.websocket.shared_reads import RECORD_BYTES
 
 VERIFIED_S = 1.0
 """How long a queue is used before it is compared with its coordinator again: it can have been deleted or moved."""
 
 RETRY_S = 0.1
 
-INLINE_BYTES_MAX = 2**20
-"""The maximum size of records that are unpacked directly. More are unpacked in a thread."""
-
 UNPACKING_FACTOR = 2
 """The number of copies during unpacking: the batch, and its records."""
-
-RECORD_BYTES = 48
-"""The approximate size of a record in JSON without its key and value."""
-
-_UNPACKING = trio.CapacityLimiter(2)
 
 
 class LocalQueues:
@@ -185,7 +179,7 @@ class LocalQueues:
         read = ReadRecords(acquired.ranges[0].first, acquired.ranges[-1].end, batches)
         locked = LockedRecords(served.log.number, read, acquired.ranges)
         try:
-            sizes = await self._measure(read, bytes_max, source)
+            sizes = await self._measure(locked, bytes_max, source)
             if not self._shares.holds_lease(served):  # else another broker could have delivered them, too
                 raise LeaderMovedError(served.log)
         except BaseException:
@@ -193,15 +187,14 @@ class LocalQueues:
             raise
         return locked if sizes is None else self._keep(served, receipt, locked, sizes, bytes_max)
 
-    async def _measure(self, read: ReadRecords, bytes_max: int, source: str) -> Mapping[int, int] | None:
+    async def _measure(self, locked: LockedRecords, bytes_max: int, source: str) -> Mapping[int, int] | None:
         """Return the sizes of the records by offset; None if all records exist and are small enough together."""
-        size = read.unpacked_bytes_max
-        if size <= bytes_max and not any(header.is_compacted for header, _ in read.batches):
+        read = locked.read
+        if read.unpacked_bytes_max <= bytes_max and not any(header.is_compacted for header, _ in read.batches):
             return None
-        if size <= INLINE_BYTES_MAX:
-            return dict(_sizes(read))
-        async with self._memory.take(source, UNPACKING_FACTOR * size):
-            return await trio.to_thread.run_sync(lambda: dict(_sizes(read)), limiter=_UNPACKING)
+        return await unpack(
+            read, locked.log, lambda: dict(_sizes(read)), memory=self._memory, source=source, copies=UNPACKING_FACTOR
+        )
 
     def _keep(
         self, served: LedSharePartition, receipt: str, locked: LockedRecords, sizes: Mapping[int, int], bytes_max: int

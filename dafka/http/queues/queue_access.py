@@ -206,6 +206,14 @@ def _parse_kind(text: str) -> AcknowledgeType:
     return KINDS[text]
 
 
+def group_by_leader(logs: Iterable[Log]) -> list[Sequence[Log]]:
+    """Return the logs of each leader, in the order of their first ones."""
+    found: dict[str, list[Log]] = {}
+    for log in logs:
+        found.setdefault(log.leadership.leader, []).append(log)
+    return list(found.values())
+
+
 def create_receipt() -> str:
     """Return a new receipt."""
     return secrets.token_urlsafe(16)

@@ -13,11 +13,10 @@ import trio
 from dafka.batches import RecordColumns
 from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.core.log.log import Log
-from dafka.errors import BatchError
 from dafka.http.logs.log_access import LogAccess, ReadRecords
 from dafka.http.logs.records import JsonRecord, encode_records, record_objects
+from dafka.http.logs.unpacking import unpack
 from dafka.http.server.documents import encode_document, iter_document
-from dafka.http.server.errors import WebError
 from dafka.http.websocket.connection import COMPRESSED_BYTES_MIN, deflate
 from dafka.http.websocket.messages import encode_records_rest
 from dafka.packed_bytes import content_ends, count_bytes
@@ -40,9 +39,6 @@ KEPT_S = 1.0
 LARGE_BYTES = 2**16
 """The minimum size of a record whose text is not cached, but encoded while it is sent."""
 
-INLINE_BYTES_MAX = 2**20
-"""The maximum size of records that are unpacked directly. More are unpacked in a thread."""
-
 UNPACKING_FACTOR = 3
 """The number of copies during unpacking: the batch, the single records, and the text."""
 
@@ -50,8 +46,6 @@ JOIN_BYTES = 2**16
 """The maximum size of joined lines."""
 
 _EVENT_END = b"\n\n"
-
-_UNPACKING = trio.CapacityLimiter(2)
 
 _T = TypeVar("_T")
 
@@ -177,15 +171,7 @@ class SharedRead:
         self.size += size
 
     async def _unpack(self, host: str, work: Callable[[], _T]) -> _T:
-        """Unpack the records when there is memory for them, in a thread if it can take long."""
-        size = self.read.unpacked_bytes_max
-        try:
-            if size <= INLINE_BYTES_MAX:
-                return work()
-            async with self._memory.take(host, UNPACKING_FACTOR * size):
-                return await trio.to_thread.run_sync(work, limiter=_UNPACKING)
-        except BatchError as error:
-            raise WebError("storage_failed", f"records of log {self._log} cannot be unpacked: {error}") from None
+        return await unpack(self.read, self._log, work, memory=self._memory, source=host, copies=UNPACKING_FACTOR)
 
     def _encode_lines(self) -> Iterator[RecordLine]:
         for base_offset, columns in self.read.columns():
