@@ -6,7 +6,6 @@ A batch for another leader goes in pieces, because it can be larger than message
 from __future__ import annotations
 
 import base64
-import itertools
 from binascii import Error as Base64Error
 
 import attrs
@@ -16,6 +15,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.interbroker.pending_answers import Answer, PendingAnswers
 from dafka.broker.log.appending import AppendRefusedError, ClientAppender, read_batches
 from dafka.broker.log.durable_waits import DurableWaits
 from dafka.errors import NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError
@@ -53,21 +53,12 @@ class AppendLetters(Message):
 
 
 @attrs.frozen
-class LettersAppended(Message):
+class LettersAppended(Answer):
     """Answers `AppendLetters` when the whole batch is committed or refused."""
 
     KIND = "letters-appended"
-    request: int
     error_code: ErrorCode
     text: str
-
-
-@attrs.define(eq=False)
-class _Request:
-    """A request to another leader."""
-
-    answered: trio.Event = attrs.field(factory=trio.Event)
-    answer: LettersAppended | None = None
 
 
 @attrs.define(eq=False, slots=False)
@@ -78,14 +69,13 @@ class DeadLetterAppends:
     _appender: ClientAppender
     _waits: DurableWaits
     _messenger: BrokerMessenger
-    _requests: dict[int, _Request] = attrs.field(init=False, factory=dict)
-    _numbers: itertools.count[int] = attrs.field(init=False, factory=itertools.count)
+    _answers: PendingAnswers[LettersAppended] = attrs.field(init=False)
     _received: dict[tuple[str, str, int], tuple[int, bytearray]] = attrs.field(init=False, factory=dict)
     _nursery: trio.Nursery = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._answers = PendingAnswers(self._messenger, LettersAppended, ANSWER_S)
         self._messenger.on(AppendLetters, self._on_append)
-        self._messenger.on(LettersAppended, self._on_appended)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Append batches for other brokers until cancelled."""
@@ -102,18 +92,19 @@ class DeadLetterAppends:
             return
         if not leader:
             raise LettersRefused(ErrorCode.LEADER_NOT_AVAILABLE)
-        number = next(self._numbers)
-        request = self._requests[number] = _Request()
-        try:
-            for begin in range(0, len(batch), PIECE_BYTES):
-                piece = base64.b64encode(batch[begin : begin + PIECE_BYTES]).decode()
-                message = AppendLetters(number, topic_id, log.number, len(batch), begin, piece)
-                self._messenger.send(leader, message)
-            with trio.move_on_after(ANSWER_S):
-                await request.answered.wait()
-        finally:
-            del self._requests[number]
-        answer = request.answer
+        number = self._answers.next_number()
+        pieces = (
+            AppendLetters(
+                number,
+                topic_id,
+                log.number,
+                len(batch),
+                begin,
+                base64.b64encode(batch[begin : begin + PIECE_BYTES]).decode(),
+            )
+            for begin in range(0, len(batch), PIECE_BYTES)
+        )
+        answer = await self._answers.ask(leader, number, pieces)
         if answer is None:
             raise LettersRefused(ErrorCode.REQUEST_TIMED_OUT)
         if answer.error_code:
@@ -166,9 +157,3 @@ class DeadLetterAppends:
             except LettersRefused as refused:
                 error, text = refused.error_code, str(refused)
         self._messenger.send(sender, LettersAppended(message.request, error, text))
-
-    def _on_appended(self, _sender: str, message: LettersAppended) -> None:
-        request = self._requests.get(message.request)
-        if request is not None:
-            request.answer = message
-            request.answered.set()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 from typing import TypeAlias
 
 import attrs
-import trio
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.coordinators import Coordinators
@@ -16,6 +14,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.state import NO_STATE, SharePartitionKey, ShareState
 from dafka.broker.core.groups.share.states import LoadedShareState
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.interbroker.pending_answers import Answer, PendingAnswers
 
 ANSWER_S = 1.0
 """The time to wait for the answer of another broker."""
@@ -47,24 +46,15 @@ class WriteShareState(Message):
 
 
 @attrs.frozen
-class ShareStateAnswer(Message):
+class ShareStateAnswer(Answer):
     """Answers `LoadShareState` and `WriteShareState`. Only the first is answered with a state."""
 
     KIND = "share-state-answer"
-    request: int
     error_code: ErrorCode
     state: ShareState
 
 
 _Ask: TypeAlias = LoadShareState | WriteShareState
-
-
-@attrs.define(eq=False)
-class _Request:
-    """A request to another broker."""
-
-    answered: trio.Event = attrs.field(factory=trio.Event)
-    answer: ShareStateAnswer | None = None
 
 
 @attrs.define(eq=False, slots=False)
@@ -77,22 +67,21 @@ class ShareStore:
 
     _coordinators: Coordinators
     _messenger: BrokerMessenger
-    _requests: dict[int, _Request] = attrs.field(init=False, factory=dict)
-    _numbers: itertools.count[int] = attrs.field(init=False, factory=itertools.count)
+    _answers: PendingAnswers[ShareStateAnswer] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._answers = PendingAnswers(self._messenger, ShareStateAnswer, ANSWER_S)
         self._messenger.on(LoadShareState, self._on_request)
         self._messenger.on(WriteShareState, self._on_request)
-        self._messenger.on(ShareStateAnswer, self._on_answer)
 
     async def load(self, key: SharePartitionKey, leader_epoch: int) -> LoadedShareState:
         """Return the state of a share partition for the leader of its log; see `ShareStates.load`."""
-        answer = await self._ask(LoadShareState(next(self._numbers), key, leader_epoch))
+        answer = await self._ask(LoadShareState(self._answers.next_number(), key, leader_epoch))
         return LoadedShareState(answer.error_code, answer.state)
 
     async def write(self, key: SharePartitionKey, state: ShareState) -> ErrorCode:
         """Store the state of a share partition; see `ShareStates.write`."""
-        answer = await self._ask(WriteShareState(next(self._numbers), key, state))
+        answer = await self._ask(WriteShareState(self._answers.next_number(), key, state))
         return answer.error_code
 
     async def _ask(self, message: _Ask) -> ShareStateAnswer:
@@ -106,14 +95,8 @@ class ShareStore:
             except CoordinatorError as error:
                 return ShareStateAnswer(message.request, error.error_code, NO_STATE)
             return answer
-        request = self._requests[message.request] = _Request()
-        try:
-            self._messenger.send(log.leadership.leader, message)
-            with trio.move_on_after(ANSWER_S):
-                await request.answered.wait()
-        finally:
-            del self._requests[message.request]
-        return request.answer or ShareStateAnswer(message.request, ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_STATE)
+        found = await self._answers.ask(log.leadership.leader, message.request, [message])
+        return found or ShareStateAnswer(message.request, ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_STATE)
 
     def _on_request(self, sender: str, message: _Ask) -> None:
         """Carry out a request at once, so that requests keep their order, and answer it when that is committed."""
@@ -131,12 +114,6 @@ class ShareStore:
         except CoordinatorError as error:
             answer = ShareStateAnswer(answer.request, error.error_code, NO_STATE)
         self._messenger.send(sender, answer)
-
-    def _on_answer(self, _sender: str, message: ShareStateAnswer) -> None:
-        request = self._requests.get(message.request)
-        if request is not None:
-            request.answer = message
-            request.answered.set()
 
 
 def _carry_out(shard: CoordinatorShard, message: _Ask) -> tuple[list[Action], ShareStateAnswer]:
