@@ -2,8 +2,8 @@
 
 A source is a user or the address of a client. Sources take turns, so that one with many connections does not displace
 the others. The memory of a request grows while it is received: to at most twice the received size, or by a 64th of
-what is free. A client that does not read its responses, or sends a request slowly, is disconnected when others need the
-memory.
+what is free while that is more than half. A client that does not read its responses, or sends a request slowly, is
+disconnected when others need the memory.
 
 Requests that are received in pieces cannot deadlock: a piece is granted only if the remaining memory can still complete
 each request that has begun. Otherwise the request waits until it can get all the memory that it still needs.

@@ -80,6 +80,7 @@ class ResponseSender:
 
     def _send_now(self, parts: list[Buffer]) -> list[Buffer]:
         """Send as much as the system takes without a wait, and return the rest."""
+        parts = [*join_small(parts)]
         for number, part in enumerate(parts):
             sent = self._accepted.send_now(part)
             self._counters.sent_bytes += sent

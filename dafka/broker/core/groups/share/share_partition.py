@@ -120,6 +120,7 @@ class SharePartition:
 
     def __init__(self, state: ShareState, leader_epoch: int, counts: Counter[ShareEvent] | None = None) -> None:
         self.counts = Counter() if counts is None else counts
+        self._may_await_letters = True  # the loaded state can have some
         self.state_id = state.state_id
         self.leader_epoch = leader_epoch
         self.revision = 0
@@ -148,7 +149,11 @@ class SharePartition:
 
     def awaiting_dead_letters(self) -> list[Run]:
         """Return the records that wait for their dead letters."""
-        return [run for run in self._runs if run.state is RecordState.ARCHIVING]
+        if not self._may_await_letters:
+            return []
+        found = [run for run in self._runs if run.state is RecordState.ARCHIVING]
+        self._may_await_letters = bool(found)
+        return found
 
     def end_dead_letters(self, first: int, end: int) -> None:
         """Archive the records in a range that have waited for their dead letters."""
@@ -333,6 +338,7 @@ class SharePartition:
             self.counts[ShareEvent.GIVEN_UP] += run.end - run.first
             if limits.has_dead_letters:
                 self._runs.put(Run(run.first, run.end, RecordState.ARCHIVING, run.delivery_count))
+                self._may_await_letters = True
             else:
                 self._runs.put(Run(run.first, run.end, RecordState.ARCHIVED))
 
