@@ -134,35 +134,25 @@ Entry: TypeAlias = (
 ProducerEntry: TypeAlias = BatchEntry | MarkerEntry | IndexRewriteEntry
 """The entries about idempotent and transactional producers."""
 
-_NUMBERS: dict[type[Entry], int] = {
+_KINDS: dict[type[Entry], int] = {
+    RunEntry: _RUN,
     BatchEntry: _BATCH,
-    EpochStartEntry: _EPOCH_START,
+    LogStartEntry: _LOG_START,
+    DroppedEntry: _DROPPED,
     MarkerEntry: _MARKER,
     IndexRewriteEntry: _INDEX_REWRITE,
-    LogStartEntry: _LOG_START,
+    EpochStartEntry: _EPOCH_START,
     NextStartEntry: _NEXT_START,
+    MergedEntry: _MERGED,
 }
-"""The kinds of entries that consist only of numbers."""
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
     """Return the value of an index record."""
     parts = [write_varint(ENTRIES_VERSION)]
     for entry in entries:
-        if isinstance(entry, RunEntry):
-            address = encode_text(entry.address)
-            parts += (write_varint(_RUN), write_varint(entry.offset), write_varint(len(address)), address)
-            parts += (write_varint(entry.first_sequence), write_varint(entry.record_count))
-        elif isinstance(entry, DroppedEntry):
-            address = encode_text(entry.address)
-            parts += (write_varint(_DROPPED), write_varint(len(address)), address, write_varint(entry.sequence))
-        elif isinstance(entry, MergedEntry):
-            address = encode_text(entry.address)
-            parts += (write_varint(_MERGED), write_varint(entry.offset), write_varint(len(address)), address)
-            parts.append(write_varint(entry.sequence))
-        else:
-            parts.append(write_varint(_NUMBERS[type(entry)]))
-            parts += (write_varint(_encode_field(each)) for each in entry)
+        parts.append(write_varint(_KINDS[type(entry)]))
+        parts += map(_encode_field, entry)
     return b"".join(parts)
 
 
@@ -212,13 +202,16 @@ def decode_entries(value: bytes) -> list[Entry]:
     return entries
 
 
-_IS_REWRITE = encode_entries([IndexRewriteEntry()])
-
-
-def _encode_field(field: int | AtOffset | None) -> int:
+def _encode_field(field: int | str | AtOffset | None) -> bytes:
+    if isinstance(field, str):
+        address = encode_text(field)
+        return write_varint(len(address)) + address
     if field is None:
-        return _NONE
-    return field.offset + _FIRST_OFFSET if isinstance(field, AtOffset) else field
+        return write_varint(_NONE)
+    return write_varint(field.offset + _FIRST_OFFSET if isinstance(field, AtOffset) else field)
+
+
+_IS_REWRITE = encode_entries([IndexRewriteEntry()])
 
 
 def _read_entry(reader: _Reader) -> Entry:
