@@ -12,41 +12,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import signal
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-BROKERS = {"filelog": "filelog:{folder}/log", "sqlite": "sqlite:{folder}/dafka.db"}
-"""The storages of the broker."""
-
-OTHERS = ("mock", "tansu")
+from kafka_systems import BROKERS, MOCK_LOGS, OTHERS, START_S, Measured, Served, serve
 
 LOG_BYTES_MAX = 3_800_000
 """What is written to one log that is read later, in bytes. The mock cluster drops the oldest records above 5 MB."""
 
-MOCK_LOGS = 4
-"""How many logs each topic of the mock cluster has."""
-
 MESSAGE_BYTES_MAX = 2 * 10**6
-START_S = 30.0
 CLIENT_S = 120.0
 WARM_UP_RECORDS = 20
 PACED_RECORDS_S = 1000
 PACED_S = 10
-CLOCK_TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 class Job(NamedTuple):
@@ -71,61 +57,13 @@ JOBS = (
 )
 
 
-class Measured(NamedTuple):
-    """The figure of a job, and the processor time that the system used meanwhile, in seconds."""
-
-    figure: float
-    processor_s: float
-
-
-def serve_mock() -> None:
-    """Run a mock cluster until killed."""
-    producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "replaced"})
-    (broker,) = producer.list_topics(timeout=10).brokers.values()
-    print(f"{broker.host}:{broker.port}", flush=True)
-    signal.pause()
-
-
-@contextmanager
-def serve(system: str, tansu: str | None) -> Iterator[tuple[str, int]]:
-    """Run a system, and yield its address and the id of its process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with tempfile.TemporaryDirectory(prefix=".rates-", dir=Path.cwd(), ignore_cleanup_errors=True) as folder:
-        if system == "mock":
-            program = [sys.executable, __file__, "serve-mock"]
-        elif system == "tansu":
-            url = f"tcp://{address}"
-            program = [str(tansu), "broker", "--listener-url", url, "--advertised-listener-url", url]
-        else:
-            program = [sys.executable, "-m", "dafka", "broker", "--kafka", address]
-            program += ["--storage", BROKERS[system].format(folder=folder)]
-        with (
-            (Path(folder) / "errors").open("w") as errors,
-            subprocess.Popen(program, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-        ):
-            assert process.stdout is not None
-            try:
-                address = process.stdout.readline().strip() if system == "mock" else address
-                AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=START_S)
-                yield address, process.pid
-            finally:
-                process.kill()
-
-
-def processor_s(process_id: int) -> float:
-    """Return the processor time that a process has used, in seconds."""
-    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_S
-
-
 class Meter:
-    """Measures the time that passes, and the processor time that a process uses, in seconds."""
+    """Measures the time that passes, and the processor time that a system uses, in seconds."""
 
-    def __init__(self, process_id: int) -> None:
-        self._process_id = process_id
+    def __init__(self, served: Served) -> None:
+        self._served = served
         self._begun_s = time.perf_counter()
-        self._used_s = processor_s(process_id)
+        self._used_s = served.processor_s()
 
     def elapsed_s(self) -> float:
         """Return the time since the beginning."""
@@ -133,16 +71,16 @@ class Meter:
 
     def used_s(self) -> float:
         """Return the processor time since the beginning."""
-        return processor_s(self._process_id) - self._used_s
+        return self._served.processor_s() - self._used_s
 
 
 class Client:
     """Runs jobs at a system."""
 
-    def __init__(self, system: str, servers: str, process_id: int) -> None:
-        self._options = {"bootstrap.servers": servers, "message.max.bytes": MESSAGE_BYTES_MAX, "log_level": 3}
-        self._is_mock = system == "mock"
-        self._process_id = process_id
+    def __init__(self, served: Served) -> None:
+        self._options = {"bootstrap.servers": served.servers, "message.max.bytes": MESSAGE_BYTES_MAX, "log_level": 3}
+        self._is_mock = served.name == "mock"
+        self._served = served
 
     def measure(self, job: Job) -> Measured:
         """Return the figure of a job."""
@@ -183,7 +121,7 @@ class Client:
         for _ in range(WARM_UP_RECORDS):  # the first requests make a system load what it needs
             producer.produce("warm-up" if self._is_mock else logs[0].topic, content)
             producer.flush()
-        meter = Meter(self._process_id)
+        meter = Meter(self._served)
         for number in range(records):
             log = logs[number * len(logs) // records]
             while True:
@@ -200,7 +138,7 @@ class Client:
         """Receive the records of logs. The time begins with the first ones."""
         consumer = self._open_consumer(logs)
         left = records - len(consumer.consume(1, timeout=START_S))
-        meter = Meter(self._process_id)
+        meter = Meter(self._served)
         while left:
             found = consumer.consume(min(left, 10_000), timeout=1)
             assert all(len(each.value()) == size for each in found[:1]), found[0].error()
@@ -232,7 +170,7 @@ class Client:
         while len(found) < WARM_UP_RECORDS:
             receive(0.1)
         found.clear()
-        meter = Meter(self._process_id)
+        meter = Meter(self._served)
         due = time.perf_counter()
         for _ in range(job.records):
             send()
@@ -252,9 +190,9 @@ def _check(error: Any, _message: Any) -> None:
     assert error is None, error
 
 
-def run_client(job: Job, system: str, servers: str, process_id: int) -> Measured:
+def run_client(job: Job, served: Served) -> Measured:
     """Run a job in a process of its own."""
-    program = [sys.executable, __file__, "client", json.dumps(job), system, servers, str(process_id)]
+    program = [sys.executable, __file__, "client", json.dumps(job), json.dumps(served)]
     output = subprocess.run(program, stdout=subprocess.PIPE, check=True, timeout=3 * CLIENT_S).stdout
     return Measured(*json.loads(output))
 
@@ -293,16 +231,14 @@ def main() -> None:
         found: dict[str, list[Measured]] = {each: [] for each in systems}
         for _ in range(options.rounds):
             for system in systems:
-                with serve(system, options.tansu) as (servers, process_id):
-                    found[system].append(run_client(job, system, servers, process_id))
+                with serve(system, options.tansu) as served:
+                    found[system].append(run_client(job, served))
         print(*describe(job, found), sep="\n", flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["serve-mock"]:
-        serve_mock()
-    elif sys.argv[1:2] == ["client"]:
-        described, name, address, process = sys.argv[2:]
-        print(json.dumps(Client(name, address, int(process)).measure(Job(*json.loads(described)))))
+    if sys.argv[1:2] == ["client"]:
+        described_job, described_system = map(json.loads, sys.argv[2:])
+        print(json.dumps(Client(Served(*described_system)).measure(Job(*described_job))))
     else:
         main()

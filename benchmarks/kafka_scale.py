@@ -16,19 +16,14 @@ The seconds depend on what else the machine does; the processor time of the syst
 from __future__ import annotations
 
 import argparse
-import os
 import selectors
-import signal
 import socket
 import statistics
 import struct
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
@@ -37,17 +32,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest
 from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic
+from kafka_systems import BROKERS, MOCK_LOGS, OTHERS, START_S, Measured, Served, serve
 
-STORAGES = {"filelog": "filelog:{folder}/log", "sqlite": "sqlite:{folder}/dafka.db"}
-OTHERS = ("mock", "tansu")
-START_S = 30.0
 ANSWER_S = 300.0
-CLOCK_TICKS_S = os.sysconf("SC_CLK_TCK")
 
 FIRST_TOPICS = 2_500
-MOCK_LOGS = 4
-"""The logs of a topic that the mock cluster creates."""
-
 TOPICS = 2_000
 LOGS_PER_TOPIC = 5
 CLIENTS = 500
@@ -60,80 +49,9 @@ FETCH_VERSION = 11
 METADATA_VERSION = 9
 
 
-class Measured(NamedTuple):
-    """A figure in the unit of its job, and the processor time of the system in seconds."""
-
-    figure: float
-    processor_s: float
-
-
-class Served(NamedTuple):
-    """A running system."""
-
-    name: str
-    servers: str
-    pid: int
-
-    def processor_s(self) -> float:
-        """Return the processor time that the system has used, in seconds."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_S
-
-    def resident_mib(self) -> float:
-        """Return the resident memory of the system, in MiB."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def serve_mock() -> None:
-    """Run a mock cluster until killed."""
-    producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "replaced"})
-    (broker,) = producer.list_topics(timeout=10).brokers.values()
-    print(f"{broker.host}:{broker.port}", flush=True)
-    signal.pause()
-
-
-@contextmanager
-def serve(system: str, tansu: str) -> Iterator[Served]:
-    """Run a system during the block."""
-    with tempfile.TemporaryDirectory(prefix=".scale-", dir=Path.cwd()) as folder:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        if system == "mock":
-            program = [sys.executable, __file__, "serve-mock"]
-        elif system == "tansu":
-            url = f"tcp://{address}"
-            program = [tansu, "broker", "--listener-url", url, "--advertised-listener-url", url]
-            program += ["--storage-engine", "memory://tansu/"]
-        else:
-            program = [sys.executable, "-m", "dafka", "broker", "--kafka", address]
-            program += ["--storage", STORAGES[system].format(folder=folder)]
-        with (
-            Path(folder, "output").open("w") as output,
-            subprocess.Popen(program, stdout=subprocess.PIPE, stderr=output, text=True) as process,
-        ):
-            try:
-                assert process.stdout is not None
-                if system == "mock":
-                    address = process.stdout.readline().strip()
-                wait_for(address)
-                yield Served(system, address, process.pid)
-            finally:
-                process.kill()
-
-
 def connect(servers: str) -> socket.socket:
     host, _, port = servers.rpartition(":")
     return socket.create_connection((host, int(port)), START_S)
-
-
-def wait_for(servers: str) -> None:
-    """Wait until a system accepts clients."""
-    deadline = time.perf_counter() + START_S
-    while time.perf_counter() < deadline:
-        with suppress(OSError), connect(servers):
-            return
-        time.sleep(0.05)
-    raise TimeoutError(f"nothing listens at {servers}")
 
 
 def create_topics(served: Served, topics: int, logs: int) -> list[str]:
@@ -261,7 +179,7 @@ def main() -> None:
     parser.add_argument("--tansu", default="", help="the program tansu")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=[*JOBS])
-    parser.add_argument("--systems", nargs="+", choices=[*STORAGES, *OTHERS], default=[*STORAGES, *OTHERS])
+    parser.add_argument("--systems", nargs="+", choices=[*BROKERS, *OTHERS], default=[*BROKERS, *OTHERS])
     given = parser.parse_args()
     systems = [each for each in given.systems if each != "tansu" or given.tansu]
     for job in given.jobs:
@@ -277,7 +195,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["serve-mock"]:
-        serve_mock()
-    else:
-        main()
+    main()
