@@ -561,8 +561,8 @@ class ClientsConfig:
     """Whether a client of Kafka is the user that the common name of its certificate names, and needs no password. This
     needs `users` and `tls_client_ca`. A user who is not in the file may do what the ACLs of the cluster allow."""
     oauth_keys: str = attrs.field(default="", validator=check_text)
-    """A file with the public keys (JWKS) of an issuer of tokens, by which clients log in: those of Kafka with
-    OAUTHBEARER, those of HTTP and WebSocket with a bearer token. This needs `users`, `oauth_issuer` and
+    """A file with the public keys (JWKS) of an issuer of tokens, by which clients log in: over Kafka's protocol
+    by OAUTHBEARER, over HTTP and WebSocket with a bearer token. This needs `users`, `oauth_issuer` and
     `oauth_audience`. Changes take effect without a restart. Empty: the keys are fetched from
     `oauth_jwks_endpoint_url`."""
     oauth_jwks_endpoint_url: str = attrs.field(default="", validator=check_text)

@@ -87,7 +87,7 @@ class AcceptedClient:
         return unread_bytes(self.stream.socket.fileno())
 
     async def wait_arrived(self, size: int) -> None:
-        """Wait until the client has sent a number of bytes of those that it must still send, or has left.
+        """Wait until a number of the bytes that the client must still send have arrived, or it has left.
 
         Fewer are enough if the system cannot hold as many. One wait for many packets takes a fraction of the time that
         a wait for each takes.

@@ -1,4 +1,4 @@
-"""Loads the assignors of consumer groups that a broker is configured with: its own, and those of plugins."""
+"""Loads the assignors of consumer groups that are configured: a broker's own ones, and plugins."""
 
 from __future__ import annotations
 

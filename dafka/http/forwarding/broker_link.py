@@ -195,7 +195,7 @@ class BrokerLink:
     async def acknowledge(
         self, queue: Queue, logs: Sequence[int], acknowledgements: Acknowledgements
     ) -> list[RefusedRecords]:
-        """Acknowledge records of logs that the other broker leads. Return those that were not acknowledged."""
+        """Acknowledge records of logs that the other broker leads. Return what is refused."""
         answer = await self._ask_queue(
             *self._expect(),
             queue,

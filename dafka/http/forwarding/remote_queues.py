@@ -129,7 +129,7 @@ class RemoteQueues:
     async def acknowledge(
         self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
     ) -> list[RefusedRecords]:
-        """Acknowledge records of logs with the same leader durably. Return those that were not acknowledged."""
+        """Acknowledge records durably at the leader of their logs. Return what is refused."""
         numbers = [log.number for log in logs]
         deadline = trio.current_time() + LEADER_WAIT_S
         if self._leaders.find(logs[0]) is None:

@@ -98,7 +98,7 @@ class ClusterQueues:
     async def acknowledge(
         self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
     ) -> list[RefusedRecords]:
-        """Acknowledge records durably. Return those that were not acknowledged."""
+        """Acknowledge records durably. Return what is refused."""
         refused: list[RefusedRecords] = []
 
         async def acknowledge(some: Sequence[Log]) -> None:

@@ -87,7 +87,7 @@ class LocalQueues:
     async def acknowledge(
         self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
     ) -> list[RefusedRecords]:
-        """Acknowledge records durably. Return those that were not acknowledged."""
+        """Acknowledge records durably. Return what is refused."""
         refused: list[RefusedRecords] = []
         changed: dict[Log, LedSharePartition] = {}
         for log in logs:

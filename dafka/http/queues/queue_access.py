@@ -244,7 +244,7 @@ class QueueAccess(Protocol):
     async def acknowledge(
         self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
     ) -> list[RefusedRecords]:
-        """Acknowledge records of these logs durably. Return those that were not acknowledged."""
+        """Acknowledge records of these logs durably. Return what is refused."""
 
     def release(self, queue: Queue, logs: Sequence[Log], receipt: str) -> None:
         """Begin to release all records that a receipt locks. If that fails, their locks expire."""
