@@ -15,7 +15,6 @@ from trio.testing import MockClock
 
 from dafka.batches import decode_records
 from dafka.broker.broker import Broker
-from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.coordinator.dead_letter_appends import DeadLetterAppends, LettersRefused
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.runs import RecordState
@@ -146,14 +145,7 @@ async def test_each_record_that_is_given_up_has_a_letter(autojump_clock: MockClo
             brokers, faults.group, **{"errors.deadletterqueue.copy.record.enable": draw.choice(("true", "false"))}
         )
         await join(brokers, faults.group)
-        await load(brokers, faults.group)
-        for _ in range(STEPS):
-            try:
-                await faults.step()
-            except CoordinatorError:
-                await trio.sleep(1)
-        if faults.stopped:
-            await faults.stop()
+        await faults.play(STEPS)
         with trio.fail_after(PATIENCE_S * 5):
             await faults.end()
         letters = await read_letters(brokers)

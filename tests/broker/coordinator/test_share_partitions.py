@@ -184,6 +184,17 @@ class Faults:
     delivered: set[int] = attrs.field(factory=set)
     stopped: list[str] = attrs.field(factory=list)
 
+    async def play(self, steps: int) -> None:
+        """Apply faults, and then have all brokers run."""
+        await load(self.brokers, self.group)
+        for _ in range(steps):
+            try:
+                await self.step()
+            except CoordinatorError:
+                await trio.sleep(1)
+        if self.stopped:
+            await self.stop()
+
     async def write(self) -> None:
         await wait_for(lambda: find_leader(self.brokers) is not None)
         broker, log = led_log(self.brokers)
@@ -243,14 +254,7 @@ async def test_what_was_confirmed_is_kept_when_brokers_are_lost(autojump_clock: 
     async with open_orders() as brokers:
         faults = Faults(brokers, draw.choice(GROUPS), draw)
         await join(brokers, faults.group)
-        await load(brokers, faults.group)
-        for _ in range(STEPS):
-            try:
-                await faults.step()
-            except CoordinatorError:
-                await trio.sleep(1)
-        if faults.stopped:
-            await faults.stop()
+        await faults.play(STEPS)
         await faults.end()
         assert faults.written > STEPS / 5
         assert faults.delivered == set(range(faults.written))
