@@ -82,14 +82,22 @@ def timer_of_this_test() -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, left)
 
 
+async def hangs_until_its_time_is_over() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(opens_a_nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        signal.raise_signal(signal.SIGALRM)
+
+
 def test_a_test_that_takes_too_long_fails_with_what_it_waits_for(timer_of_this_test: None) -> None:
-    settings = SimpleNamespace(method="signal", timeout=0.01, disable_debugger_detection=True)
+    settings = SimpleNamespace(method="signal", timeout=100, disable_debugger_detection=True)
     item = SimpleNamespace()
     assert pytest_timeout_set_timer(item, settings)  # type: ignore[arg-type]
+    assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     with pytest.raises(trio.TrioInternalError) as caught:
-        trio.run(opens_a_nursery)
+        trio.run(hangs_until_its_time_is_over)
     text = "".join(traceback.format_exception(caught.value))
-    assert "the test did not end within 0.01 s" in text
+    assert "the test did not end within 100 s" in text
     assert "trio task tests.test_hangs.waits_for_ever" in text
     item.cancel_timeout()
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
