@@ -25,6 +25,9 @@ from importlib import import_module
 from typing import IO, Any
 
 REQUEST_BYTES = 2**20
+TEST = "MUTANTS_TEST"
+"""The variable that names the running test while `tests/mutation` measures which lines each test runs."""
+
 PYTHON = "python"
 """The program in place of `dafka` that is a text of Python."""
 LOADED_LATER = (
@@ -127,7 +130,10 @@ def _forker() -> socket.socket:
     with theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
         process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            [sys.executable, __file__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, TEST: ""},
         )
 
     def end() -> None:
@@ -206,6 +212,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> str:
         setattr(sys, name, stream)
     os.environ.clear()
     os.environ.update(request["environment"])
+    _count_lines_for(os.environ.get(TEST, ""))
     time.tzset()
     os.chdir(request["folder"])
     if request["program"] == [PYTHON]:
@@ -215,6 +222,13 @@ def _become(request: dict[str, Any], streams: list[int]) -> str:
         os.execvp(request["program"][0], [*request["program"], *request["arguments"]])
     sys.argv = ["dafka", *request["arguments"]]
     os._exit(_run())
+
+
+def _count_lines_for(test: str) -> None:
+    """Have coverage.py, if it measures, count lines for the test that this fork is for."""
+    current = sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
+    if current is not None:
+        current.switch_context(test)
 
 
 def _run() -> int:

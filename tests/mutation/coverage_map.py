@@ -15,12 +15,12 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.cli.forks import TEST
 from tests.mutation.forked import Outcome, run_forked, run_pytest
 from tests.mutation.mutants import digest
 from tests.mutation.scope import ROOT
 
 FOLDER = ROOT / ".mutants"
-_CONTEXT = "MUTANTS_TEST"
 _LIMIT_S = 900.0
 
 _SHARED = "shared"
@@ -75,7 +75,7 @@ def measure_module(module: str, top: Path) -> bool:
     for old in data.iterdir():
         old.unlink()
     (data / "rc").write_text(
-        f"[run]\nparallel = true\ndata_file = {data}/data\nsource = {top}/dafka\ncontext = ${{{_CONTEXT}-}}\n"
+        f"[run]\nparallel = true\ndata_file = {data}/data\nsource = {top}/dafka\ncontext = ${{{TEST}-}}\n"
         "concurrency = thread\nsigterm = false\ndisable_warnings = no-data-collected, module-not-measured\n"
     )
     target = _path(module)
@@ -114,7 +114,7 @@ class _Recorder:
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
         if fixturedef.scope == "function":
             return (yield)
-        test = os.environ[_CONTEXT]
+        test = os.environ[TEST]
         self._switch(_SHARED)
         try:
             return (yield)
@@ -122,7 +122,7 @@ class _Recorder:
             self._switch(test)
 
     def _switch(self, context: str) -> None:
-        os.environ[_CONTEXT] = context
+        os.environ[TEST] = context
         self._coverage.switch_context(context)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -137,7 +137,7 @@ class _Recorder:
 def _measure(module: str, top: Path, data: Path) -> int:
     from coverage import Coverage, CoverageData
 
-    os.environ[_CONTEXT] = ""
+    os.environ[TEST] = ""
     os.environ["COVERAGE_PROCESS_START"] = str(data / "rc")
     coverage = Coverage(config_file=str(data / "rc"))
     recorder = _Recorder(coverage)
