@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -19,7 +20,8 @@ from dafka.protocol import (
 )
 from dafka.protocol.events import StoresHeard
 from dafka.records import Partition
-from dafka.roles.events import EVENTS_MAX, LINES_BURST, UNANSWERED_INTERVAL_S
+from dafka.roles import events
+from dafka.roles.events import EVENTS_MAX, LINES_BURST, LINES_PER_S, UNANSWERED_INTERVAL_S
 from dafka.roles.logging_events import FetchesUnanswered
 
 LOGGER = logging.getLogger("dafka.test")
@@ -89,14 +91,20 @@ def test_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
             assert {name: vars(record)["dafka"][name] for name in ("role", "node")} == {"role": "test", "node": "A"}
 
 
-def test_a_flood_of_events_of_one_kind_is_not_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_events_of_one_kind_is_not_logged_in_full(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 7.0)
+    monkeypatch.setattr(events, "time", clock)
     feed = EventFeed(LOGGER)
     with caplog.at_level(logging.INFO, "dafka.test"):
-        for number in range(10 * LINES_BURST):
-            feed.put(joined(number))
-        assert len(caplog.records) <= LINES_BURST + 20
-        feed.put(StoresHeard())
-    assert caplog.messages[-1] == str(StoresHeard())
+        for lines in (LINES_BURST, 3 * LINES_PER_S):
+            for number in range(2 * LINES_BURST):
+                feed.put(joined(number))
+            feed.put(StoresHeard())
+            assert caplog.messages == [*(str(joined(number)) for number in range(int(lines))), str(StoresHeard())]
+            caplog.clear()
+            clock.monotonic = lambda: 10.0
 
 
 async def test_partitions_that_no_node_answers_for_take_one_line_each_interval(
