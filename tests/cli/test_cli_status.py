@@ -364,30 +364,6 @@ def http(web: RunningWeb) -> tuple[str, str]:
     return "--http", web.broker.url
 
 
-async def test_brokers_are_listed_and_drained() -> None:
-    async with open_webs(3, FAST) as webs:
-        found = await lines("cluster", "brokers", *http(webs[0]))
-        assert [(each["number"], each["is_alive"]) for each in found] == [(0, True), (1, True), (2, True)]
-        assert all(each["under_replicated_logs"] is not None for each in found)
-        result = await run("cluster", "brokers", *http(webs[1]))
-        assert result.stdout.split()[:5] == ["broker", "state", "rack", "kafka", "http"]
-        (voter,) = json.loads((await run("cluster", "status", "--json", *http(webs[0]))).stdout)["voters"]
-        number = str(voter["number"])
-        result = await run("cluster", "drain", number, "--wait", "--timeout", "1ms", *http(webs[0]))
-        assert (result.exit_code, f"broker {number} votes on metadata, and too few" in result.stderr) == (1, True)
-        assert result.stderr.endswith(", and is needed to vote on metadata\n")
-        assert (await run("cluster", "undrain", number, *http(webs[2]))).exit_code == 0
-        other = next(each for each in range(3) if each != voter["number"])
-        result = await run("cluster", "drain", str(other), *http(webs[0]))
-        assert (result.exit_code, result.stderr) == (0, f"broker {other} is being drained\n")
-        (drained,) = [web for web in webs if web.broker.node.brokers.own.number == other]
-        await wait_until(lambda: drained.broker.node.brokers.own.is_draining)
-        assert (await run("cluster", "undrain", str(other), *http(webs[2]))).exit_code == 0
-        await wait_until(lambda: not drained.broker.node.brokers.own.is_draining)
-        result = await run("cluster", "drain", "9", *http(webs[0]))
-        assert (result.exit_code, result.stderr) == (2, "Error: there is no broker '9': the cluster has 0, 1, 2\n")
-
-
 async def test_a_lost_broker_is_forgotten() -> None:
     async with open_webs(4, FAST.with_broker(leader_timeout_ms=500, replicas=3)) as webs:
         answer = await webs[0].request("POST", "/topics", document={"name": "orders", "replica_count": 4})
