@@ -15,12 +15,14 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.cli.forks import TEST
 from tests.mutation.forked import Outcome, run_forked, run_pytest
 from tests.mutation.mutants import digest
 from tests.mutation.scope import ROOT
 
 FOLDER = ROOT / ".mutants"
+TEST = "MUTANTS_TEST"
+"""The variable that names the running test. `tests/cli/forks.py` reads it; its package is that of the copy."""
+
 _LIMIT_S = 900.0
 
 _SHARED = "shared"

@@ -8,7 +8,8 @@ import pytest
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Example
 
-from tests.mutation.coverage_map import ModuleMap
+from tests.cli import forks
+from tests.mutation.coverage_map import TEST, ModuleMap
 from tests.mutation.mutants import Mutant, changed_lines, mutants_of, read
 from tests.mutation.operators import OWN
 from tests.mutation.report import describe_sample, score
@@ -101,6 +102,10 @@ def test_the_tests_of_definitions_run_however_long_the_others_take() -> None:
     assert tests.tests_of(Mutant("f.py", 4, 4, "g", "NumberReplacer", 0)) == ["m::slow"]
     mutant = Mutant("f.py", 4, 4, "", "NumberReplacer", 0, is_definition=True)
     assert tests.tests_of(mutant) == ["m::slow", definitions]
+
+
+def test_forked_commands_count_their_lines_for_the_test_that_is_named() -> None:
+    assert forks.TEST == TEST
 
 
 def test_rounds_hold_each_test_once() -> None:
