@@ -162,6 +162,8 @@ class CoordinatorLog:
         self._is_rewriting = False
 
     def _is_rewrite_due(self) -> bool:
+        if not self.values:  # it is due when there are values to append again
+            return False
         count = self._log.index.end_offset - self._log.index.start_offset
         return not self._is_rewriting and count > 2 * len(self.values) + REWRITE_RECORDS
 
