@@ -27,7 +27,9 @@ from dafka.broker.core.coordination.state_records import (
     shard_of,
 )
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.consumer.results import ConsumerHeartbeatRequest
 from dafka.broker.core.groups.results import CommitRequest, JoinRequest, LeavingMember, OffsetToCommit, SyncRequest
+from dafka.broker.core.groups.share.members import ShareHeartbeatRequest
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Producer
@@ -50,7 +52,16 @@ JOIN = JoinRequest(
     protocols=(("range", b""),),
 )
 UNSETTLED = WriteState((StateRecord(OFFSETS_TOPIC, b"{}", b"{}"),))
-READS = {"fetch_offsets", "describe_groups", "describe_transaction"}
+CONSUMER = ConsumerHeartbeatRequest(group_id="g", member_id="m", member_epoch=5)
+SHARE = ShareHeartbeatRequest(group_id="g", member_id="m", member_epoch=5)
+READS = {
+    "fetch_offsets",
+    "describe_groups",
+    "describe_consumer_groups",
+    "describe_share_groups",
+    "share_states",
+    "describe_transaction",
+}
 TRANSACTIONS = {"init_producer_id", "add_partitions", "add_offsets", "end_transaction"}
 """The calls whose answers can be former state."""
 
@@ -119,6 +130,8 @@ class Serving:
         groups, transactions = self.groups, self.transactions
         sync = SyncRequest(group_id="g", generation_id=1, member_id="m")
         return {
+            "consumer_heartbeat": (DURABLE_S, lambda: groups.consumer_heartbeat(CONSUMER)),
+            "share_heartbeat": (DURABLE_S, lambda: groups.share_heartbeat(SHARE)),
             "join_group": (DURABLE_S + 70, lambda: groups.join_group(JOIN)),
             "sync_group": (DURABLE_S + SYNC_S, lambda: groups.sync_group(sync)),
             "heartbeat": (DURABLE_S, lambda: groups.heartbeat("g", 1, "m", None)),
@@ -128,6 +141,12 @@ class Serving:
             "fetch_offsets": (DURABLE_S, lambda: groups.fetch_offsets("g")),
             "delete_offsets": (DURABLE_S, lambda: groups.delete_offsets("g", [PLACE])),
             "describe_groups": (DURABLE_S, lambda: groups.describe_groups(["g"])),
+            "describe_consumer_groups": (DURABLE_S, lambda: groups.describe_consumer_groups(["g"])),
+            "describe_share_groups": (DURABLE_S, lambda: groups.describe_share_groups(["g"])),
+            "share_states": (DURABLE_S, lambda: groups.share_states("g")),
+            "create_share_group": (DURABLE_S, lambda: groups.create_share_group("g", {})),
+            "set_share_starts": (DURABLE_S, lambda: groups.set_share_starts("g", {})),
+            "delete_share_states": (DURABLE_S, lambda: groups.delete_share_states("g", set())),
             "delete_groups": (DURABLE_S, lambda: groups.delete_groups(["g"])),
             "init_producer_id": (DURABLE_S, lambda: transactions.init_producer_id("g", 60_000)),
             "add_partitions": (DURABLE_S, lambda: transactions.add_partitions("g", OWN, [PLACE])),
