@@ -34,7 +34,8 @@ class LocalStatePartition:
     _waiting: list[tuple[bytes, bytes | None]] = attrs.field(init=False, factory=list)
     _writing: list[tuple[bytes, bytes | None]] = attrs.field(init=False, factory=list)
     _earliest: int = attrs.field(init=False, default=0)
-    _rewritten_from: int | None = attrs.field(init=False, default=None)
+    _rewritten: range | None = attrs.field(init=False, default=None)
+    """The sequences of the current values that were appended again, until the records before are trimmed."""
 
     def __bool__(self) -> bool:
         """Return whether changes wait to be written."""
@@ -58,8 +59,9 @@ class LocalStatePartition:
 
     def begin_write(self, now_ms: int) -> RecordBatch | None:
         """Return the records to append next; None if there are none. After a failure it returns at least the same."""
-        if self._rewritten_from is None and self._is_rewrite_due():
-            self._rewritten_from = self.end_sequence + len(self._writing) + len(self._waiting)
+        if self._rewritten is None and self._is_rewrite_due():
+            first = self.end_sequence + len(self._writing) + len(self._waiting)
+            self._rewritten = range(first, first + len(self.values))
             self._waiting += self.values.items()
         self._writing += self._waiting
         self._waiting = []
@@ -80,9 +82,9 @@ class LocalStatePartition:
 
     async def trim(self, storage: Storage) -> None:
         """Trim the records before a durable rewrite. Raises `StorageError`."""
-        if self._rewritten_from is not None and self.end_sequence >= self._rewritten_from + len(self.values):
-            await storage.trim(self.partition, self._rewritten_from)
-            self._earliest, self._rewritten_from = self._rewritten_from, None
+        if self._rewritten is not None and self.end_sequence >= self._rewritten.stop:
+            await storage.trim(self.partition, self._rewritten.start)
+            self._earliest, self._rewritten = self._rewritten.start, None
 
     def _is_rewrite_due(self) -> bool:
         spare = 0 if self.is_large else REWRITE_RECORDS
