@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from hashlib import sha256
 
 import attrs
@@ -75,13 +76,17 @@ async def adopt(storage: Storage, topic_id: str, name: str, *, progress: Progres
     for number in range(topic.log_count):
         partition = Partition(name, _address_of(storage, topic_id, number))
         stored, end = logs.durable_end(partition), 0
-        async for batch in _read_log(logs, topic, number):
-            first, end = end, end + len(batch)
-            if end > stored:
-                await storage.append([_continue(batch, partition, first, stored)])
-                count += end - max(first, stored)
-            if progress is not None:
-                progress(count, None)
+        log = await _load_log(logs, topic, number)
+        if log is None:
+            continue
+        async with aclosing(_read_committed(LogReader(storage), log)) as batches:
+            async for batch in batches:
+                first, end = end, end + len(batch)
+                if end > stored:
+                    await storage.append([_continue(batch, partition, first, stored)])
+                    count += end - max(first, stored)
+                if progress is not None:
+                    progress(count, None)
     await storage.flush()
     return count
 
@@ -104,11 +109,11 @@ def _continue(batch: RecordBatch, partition: Partition, first: int, stored: int)
     )
 
 
-async def _read_log(logs: StoredLogs, unnamed: UnnamedTopic, number: int) -> AsyncIterator[RecordBatch]:
-    """Yield the committed records of a log of an unnamed topic, as far as they are stored."""
+async def _load_log(logs: StoredLogs, unnamed: UnnamedTopic, number: int) -> Log | None:
+    """Return a log of an unnamed topic, as far as it is stored; None if nothing is known of it."""
     first, storage = logs.first_epoch(unnamed.topic_id, number), logs.storage
     if first is None:
-        return
+        return None
     topic = Topic(unnamed.name, unnamed.topic_id, unnamed.log_count, first_epoch=first.epoch)
     log = await logs.load(topic, number, (first.leader,))
     last = log.replica.local_epochs.log_end().leader_epoch
@@ -125,11 +130,11 @@ async def _read_log(logs: StoredLogs, unnamed: UnnamedTopic, number: int) -> Asy
         ends = {each: info.end_sequence for each, info in logs.partitions.items() if each.topic == topic.name}
         table.finish_epoch(state, ends, {})
     state.high_watermark = state.index.end_offset
-    async for batch in _read_committed(LogReader(storage), state):
-        yield batch
+    return state
 
 
-async def _read_committed(reader: LogReader, log: Log) -> AsyncIterator[RecordBatch]:
+async def _read_committed(reader: LogReader, log: Log) -> AsyncGenerator[RecordBatch, None]:
+    """Yield the records of a log that are in no aborted transaction."""
     offset, end = log.index.start_offset, log.last_stable_offset
     while offset < end:
         batches = [(read_header(data), data) for data in await reader.read(log, offset, end, READ_BYTES)]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
+import attrs
 import pytest
 from trio.testing import MockClock
 
-from dafka.broker.adoption import UnnamedTopic, adopt, find_unnamed
+from dafka.broker.adoption import UnnamedTopic, _continue, adopt, find_unnamed
 from dafka.broker.core.metadata.state_records import REPLICAS, TOPIC
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC
 from dafka.broker.local_state import LocalStatePartition
 from dafka.errors import ConfigError
-from dafka.records import Partition
+from dafka.records import Partition, RecordBatch
 from tests.broker.replication.virtual_cluster import Disk, VirtualCluster, open_virtual_cluster, wait_for
 
 
@@ -29,6 +33,25 @@ def copy_of(disk: Disk) -> Disk:
     copied = disk.copy()
     copied.identity = "Z" * 32
     return copied
+
+
+def interrupt(done: int, _total: int | None) -> None:
+    if done >= 3:
+        raise InterruptedError
+
+
+def test_a_partition_gets_the_records_of_a_batch_that_it_does_not_have() -> None:
+    own, adopted = Partition("orders", "own"), Partition("again", "Z")
+    values, keys, times = [b"w", b"x", b"y", b"z"], [b"a", None, b"c", b"d"], [5, 6, 7, 8]
+    headers = [((name, b"h"),) for name in "abcd"]
+    for first, stored, has_columns in product((0, 4), range(9), (True, False)):
+        if stored >= first + 4:
+            continue
+        columns: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": times} if has_columns else {}
+        found = _continue(RecordBatch(own, 7, values, **columns), adopted, first, stored)
+        assert found.partition == adopted
+        expected = RecordBatch(own, first, values, **columns).between(max(first, stored), first + 4)
+        assert list(map(repr, found)) == [repr(attrs.evolve(each, partition=adopted)) for each in expected]
 
 
 async def append(cluster: VirtualCluster, values: list[bytes], number: int = 0) -> None:
@@ -55,10 +78,15 @@ async def test_the_logs_of_a_topic_are_adopted_across_leader_epochs(autojump_clo
                 await adopt(disk, topic_id, "again")
             await forget_topics(disk)
             assert await find_unnamed(disk) == await find_unnamed(copy) == [UnnamedTopic(topic_id, "orders", 2)]
-            assert await adopt(disk, topic_id, "again") == await adopt(copy, topic_id, "again") == 6
+            with pytest.raises(InterruptedError):
+                await adopt(copy, topic_id, "again", progress=interrupt)
+            half = sum(info.end_sequence for info in (await copy.partitions("again")).values())
+            assert await adopt(disk, topic_id, "again") == half + await adopt(copy, topic_id, "again") == 6
+            assert half > 2
             assert await adopt(disk, topic_id, "again") == 0
-            values = [await cluster.stored(name, each) for each in await disk.partitions("again")]
-            assert sorted(values) == [[b"0", b"1", b"2", b"3", b"4"], [b"other"]]
+            for cluster.disks[name] in (copy, disk):
+                values = [await cluster.stored(name, each) for each in await cluster.disks[name].partitions("again")]
+                assert sorted(values) == [[b"0", b"1", b"2", b"3", b"4"], [b"other"]]
 
 
 async def test_a_log_is_adopted_whose_first_leader_never_led_it(autojump_clock: MockClock) -> None:

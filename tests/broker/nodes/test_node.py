@@ -118,36 +118,6 @@ async def test_a_store_that_becomes_a_broker_gives_its_records_offsets_the_oldes
         assert await cluster.read("A") == before
 
 
-async def test_what_is_stored_is_listed_by_size_and_by_partition(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster() as cluster:
-        (broker,) = await cluster.start("A")
-        await cluster.create("small", "A")
-        await cluster.create("large", "A", "A")
-        await cluster.append("A", b"x", topic="small")
-        await cluster.append("A", b"y" * 100, topic="large")
-        await cluster.append("A", b"z" * 50, b"z", topic="large", number=1)
-        topics = {each.name: each for each in await broker.inventory.stored_topics()}
-        sizes = [each.content_bytes for each in await broker.inventory.stored_topics()]
-        assert sizes == sorted(sizes, reverse=True)
-        assert (topics["large"].partitions, topics["large"].records, topics["small"].records) == (2, 3, 1)
-        assert topics["large"].last_stored_at is not None
-        bytes_of = await broker.inventory.log_bytes("large")
-        assert sum(bytes_of) == topics["large"].content_bytes
-        assert bytes_of[0] > bytes_of[1] > 0
-        partitions = await broker.inventory.partitions("large")
-        assert [each.address for each in partitions] == sorted(
-            log.leader_partition.address for log in broker.logs("large")
-        )
-        assert all(each.is_own and each.lag == 0 and each.known_end == each.info.end_sequence for each in partitions)
-        assert broker.inventory.record_count("large") == 3
-        await MemoryStorage.append(
-            cluster.disks["A"], [RecordBatch(Partition("small", "P"), 0, [b"12345"], timestamps=[1])]
-        )
-        own, shared = (await broker.inventory.log_bytes("small"))[0], 5
-        assert own > shared
-        assert [each.is_own for each in await broker.inventory.partitions("small")] == [True, False]
-
-
 async def test_metrics_count_logs_brokers_and_elections(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster("ABC", "ABC", "BCA", "CAB") as cluster:
         first = cluster.brokers["A"]
