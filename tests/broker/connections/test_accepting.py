@@ -262,3 +262,61 @@ async def test_waits_end_when_the_broker_stops_and_do_not_begin_afterwards() -> 
         assert stopping.has_begun
         await wait("after")
     assert ended[-1] == "after"
+
+
+async def test_data_is_sent_without_a_wait_as_long_as_the_client_reads(autojump_clock: trio.testing.MockClock) -> None:
+    own, other = socket.socketpair()
+    with own, other:
+        own.setblocking(False)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(own))
+        client = AcceptedClient(stream, "here", ("127.0.0.1", 1), lambda: None, own)
+        sent, sent_at = 0, trio.current_time()
+        while size := client.send_now(bytes(2**16)):
+            sent += size
+        autojump_clock.jump(1)
+        assert client.send_now(b"x") == 0
+        assert client.sent_at == pytest.approx(sent_at, abs=0.5), "nothing was sent since"
+        while sent:
+            sent -= len(other.recv(2**16))
+        assert client.send_now(b"xyz") == 3
+        assert client.sent_at == trio.current_time() > sent_at
+        assert other.recv(9) == b"xyz"
+        other.close()
+        with pytest.raises(trio.BrokenResourceError):
+            client.send_now(b"x")
+
+
+async def test_many_bytes_are_waited_for_at_once_and_a_part_if_the_client_leaves() -> None:
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        other = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+        stream = await listener.accept()
+        await listener.aclose()
+        plain = socket.socket(fileno=os.dup(stream.socket.fileno()))
+        client = AcceptedClient(stream, "here", ("127.0.0.1", 1), lambda: None, plain)
+        with plain:
+            for size in (1000, 1, 10):
+                arrived = trio.Event()
+
+                async def wait(size: int = size, arrived: trio.Event = arrived) -> None:
+                    await client.wait_arrived(size)
+                    arrived.set()
+
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked(0.005)
+                if size > 1:
+                    await other.send_all(bytes(size - 1))
+                    await wait_until(lambda size=size: client.count_arrived() == size - 1)
+                    await trio.testing.wait_all_tasks_blocked(0.005)
+                    assert not arrived.is_set()
+                await other.send_all(b"x")
+                await arrived.wait()
+                assert await stream.receive_some(size) == bytes(size - 1) + b"x"
+                await trio.testing.wait_all_tasks_blocked(0.005)
+            await other.send_all(b"y")
+            await stream.receive_some(1)
+            await other.aclose()
+            with trio.fail_after(DEADLINE_S):
+                await client.wait_arrived(10)
+            assert client.has_closed
+        await stream.aclose()

@@ -28,7 +28,7 @@ from dafka.broker.connections.security import REFRESH_S, ServerSecurity
 from dafka.endpoints import is_loopback
 from dafka.errors import ConfigError
 from tests.broker.access.test_issuer_keys import run_issuer
-from tests.broker.access.test_oauth import RSA, sign
+from tests.broker.access.test_oauth import EC, RSA, sign, write_keys
 from tests.kafka.server.secured import Authority, write_user_file
 
 
@@ -97,7 +97,7 @@ def damage(path: Path) -> None:
     os.utime(path, ns=(0, 0))
 
 
-@pytest.mark.parametrize("watched", [("users",), ("tls_certificate",), ("users", "tls_certificate")])
+@pytest.mark.parametrize("watched", [("users",), ("tls_certificate",), ("users", "oauth_keys", "tls_certificate")])
 async def test_changed_files_are_read_again_and_mistakes_change_nothing(
     users: Path,
     tmp_path: Path,
@@ -108,11 +108,15 @@ async def test_changed_files_are_read_again_and_mistakes_change_nothing(
     caplog.set_level(logging.INFO, "dafka.broker")
     authority = Authority(tmp_path)
     certificate = authority.issue("127.0.0.1")
-    paths = {"users": users, "tls_certificate": certificate}
+    keys = tmp_path / "keys"
+    write_keys(keys, RSA)
+    paths = {"users": users, "oauth_keys": keys, "tls_certificate": certificate}
     settings: dict[str, Any] = {each: str(paths[each]) for each in watched}
+    if "oauth_keys" in watched:
+        settings |= {"oauth_issuer": "https://issuer.example", "oauth_audience": "dafka"}
     security = ServerSecurity(Config().with_clients(**settings).clients)
     known = security.users
-    names = {"users": "the users", "tls_certificate": "the TLS certificate"}
+    names = {"users": "the users", "oauth_keys": "the keys of tokens", "tls_certificate": "the TLS certificate"}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(security.keep_current)
         await trio.sleep(REFRESH_S / 2)
@@ -124,6 +128,7 @@ async def test_changed_files_are_read_again_and_mistakes_change_nothing(
         ]
         assert known is None or known.find("alice") is not None
         write_user_file(users, bob=Permissions())
+        write_keys(keys, EC)
         os.replace(authority.issue("localhost"), certificate)
         caplog.clear()
         await trio.sleep(2 * REFRESH_S)
