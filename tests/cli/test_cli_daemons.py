@@ -19,7 +19,7 @@ import trio
 from dafka.cli import daemons, runner
 from dafka.cli.daemons import serve_store_with_restarts
 from dafka.config import Config
-from dafka.errors import DiscoveryError, StorageError
+from dafka.errors import DiscoveryError, OutdatedStoreError, StorageError
 from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
 from dafka.roles import EventFeed, Store, Tower
 from dafka.testing import open_cluster
@@ -105,6 +105,30 @@ async def test_a_store_that_is_restarted_is_announced_without_the_tower(
             await daemons._run_store(config, nursery, supervisor, lambda: announced.append("tower"))
     assert announced == ["tower"]
     assert capsys.readouterr().out.splitlines() == ["store A at tcp://a:3 keeps memory:"] * 2
+
+
+async def test_a_broker_with_an_older_copy_of_its_storage_starts_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: Any
+) -> None:
+    """The broker that has ended is not measured any more, and the tower is announced once."""
+    sources, announced, nurseries = ["others"], list[str](), list[object]()
+    supervisor = cast(Any, SimpleNamespace(monitor=SimpleNamespace(metric_sources=sources)))
+
+    async def run_once(_: Config, nursery: object, found: Any, announce: Callable[[], None]) -> None:
+        assert (sources, found) == (["others"], supervisor)
+        announce()
+        sources.append("of the broker")
+        nurseries.append(nursery)
+        if len(nurseries) < 3:
+            raise OutdatedStoreError("it is an older copy")
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(daemons, "_run_broker_once", run_once)
+    with trio.move_on_after(1):
+        async with trio.open_nursery() as nursery:
+            await daemons._run_broker(CONFIG, nursery, supervisor, lambda: announced.append("tower"))
+    assert (len(set(nurseries)), announced) == (3, ["tower"])
+    assert [each.getMessage().partition(";")[0] for each in caplog.records] == ["it is an older copy"] * 2
 
 
 ANYWHERE = ["--sub", FREE, "--pub", FREE]

@@ -143,6 +143,12 @@ async def test_members_and_positions_are_described_if_there_are_any(
     ]
 
 
+async def test_a_group_without_positions_is_reset_in_the_topics_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "describe_group", AsyncMock(return_value=GROUP_OF((SILENT,), {}, {})))
+    with pytest.raises(UsageMistake, match=r"^group 'g': it has no positions: name topics with --topic$"):
+        await take_program("groups", "group", "reset", "g", "--to", "latest").program()
+
+
 @pytest.mark.parametrize(
     ("target", "earliest", "position"),
     [

@@ -6,16 +6,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from dafka import __version__
+from dafka import __version__, cli
 from dafka.batches import records_codec
 from dafka.cli import COMMANDS, main
 from dafka.cli.advice import CLOSED_CLUSTER, advise, with_advice
-from dafka.errors import StorageError, UnacknowledgedError
+from dafka.errors import MissingExtraError, StorageError, UnacknowledgedError
 from dafka.protocol import (
     EndpointsExposed,
     ForeignDialect,
@@ -82,6 +83,26 @@ def test_a_binary_leaves_out_what_needs_python(monkeypatch: pytest.MonkeyPatch, 
     assert (done.exit_code, done.stderr) == (2, f"Error: {sentence}\n")
     assert name not in main.list_commands(CONTEXT)
     assert f"\n  {name} " not in CliRunner().invoke(main, ["--help"]).output
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MissingExtraError("install it"), "install it"),
+        (ModuleNotFoundError(name="dafka_bench.command"), "'dafka bench' needs dafka-bench: pip install dafka-bench"),
+        (ModuleNotFoundError(name="other.dafka_bench"), None),
+    ],
+)
+def test_a_command_whose_packages_are_missing_names_them(
+    error: Exception, sentence: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that dafka itself lacks is a fault of its packaging."""
+    monkeypatch.setattr(cli, "import_module", Mock(side_effect=error))
+    done = CliRunner().invoke(main, ["bench"])
+    if sentence is None:
+        assert done.exception is error
+    else:
+        assert (done.exit_code, done.stderr) == (2, f"Error: {sentence}\n")
 
 
 # Completion in shells: each shell runs, loads the code of `dafka completion`, and completes what is typed

@@ -333,6 +333,8 @@ def test_user_is_refused_by_a_broker_without_users(broker: Broker, tmp_path: Pat
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
             "ended the connection; if it expects TLS, use --tls",
         ),
+        ("topic list --tls --kafka", b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak TLS: "),
+        ("topic list --kafka", b"\0\0\0\4\0\0\0\7", "does not answer as a broker: "),
         ("cluster brokers --http", b"", "if it expects TLS, use https://"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from dafka.cli.terminal import UsageMistake
 from dafka.kafka.protocol.apis import ADVERTISED, TOPIC_ID_VERSIONS
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.kafka.protocol.tables import VERSION_MAX
+from tests.kafka.server.secured import Authority
 
 
 class Scripted(KafkaClient):
@@ -108,6 +110,36 @@ def test_a_login_that_fails_is_one_sentence(scripted: type[Scripted], tmp_path: 
 
 def answer_by_key(answers: dict[int, Any], _: Access, request: Any, __: int) -> Any:
     return answers[request.API_KEY]
+
+
+def test_the_clients_certificate_and_its_key_are_one_file_or_two(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    both = authority.issue("anne")
+    key, dashes, certificate = both.read_text().partition("-----BEGIN CERTIFICATE")
+    for name, text in (("key", key), ("certificate", dashes + certificate)):
+        (tmp_path / name).write_text(text)
+    names = str(authority.path), str(tmp_path / "certificate"), str(tmp_path / "key")
+    client_module.make_context(*names)
+    client_module.make_context(str(authority.path), str(both))
+    for wrong in (names[:2], (names[0], names[1], "none"), ("none",)):
+        with pytest.raises(UsageMistake, match=f"^cannot load the certificates of {', '.join(wrong)}: "):
+            client_module.make_context(*wrong)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_password_that_is_typed_is_not_shown_and_a_new_one_is_typed_twice(
+    is_new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(text: str) -> str:
+        asked.append(text)
+        return next(typed)
+
+    asked: list[str] = []
+    typed = iter(["one", "other", "one", "one"]) if is_new else iter(["one"])
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("click.termui.hidden_prompt_func", show)
+    assert options.read_password(None, is_new=is_new) == "one"
+    assert len(asked) == (4 if is_new else 1)
 
 
 def broker_at(number: int) -> Any:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -84,6 +85,18 @@ async def test_non_blocking_input_is_read() -> None:
             os.write(writer, b"0\n")
             os.close(writer)
     assert found == [b"0"]
+
+
+def test_input_that_another_process_has_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pipe() as (reader, writer):
+        os.set_blocking(reader, False)
+
+        def wait(*descriptors: list[int]) -> None:
+            assert descriptors == ([reader], [], [])
+            os.write(writer, b"0")
+
+        monkeypatch.setattr(lines_module, "select", SimpleNamespace(select=wait))
+        assert lines_module._read_now(reader) == b"0"
 
 
 async def test_unreadable_input_is_an_error(tmp_path: Path) -> None:
@@ -234,6 +247,10 @@ def test_json_output_is_one_ascii_object_per_line() -> None:
 )
 def test_template(template: str, text: bytes) -> None:
     assert parse_template(template)(WHOLE) == text
+
+
+def test_a_template_has_a_field_for_what_no_record_of_a_batch_has() -> None:
+    assert parse_template("%T,%k,%K,%h;")(VALUES) == b"-1,NULL,-1,;" * 4
 
 
 def test_lines_with_keys_are_printed_as_they_were_read() -> None:

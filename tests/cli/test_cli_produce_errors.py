@@ -308,12 +308,12 @@ class Unstopped:
         return await function()
 
 
-async def print_records(records: Records, fd: int, count: int, supervisor: object) -> None:
+async def print_records(records: Records, fd: int, count: int, supervisor: object, idle_exit_s: float = 1000.0) -> None:
     """Print records as `dafka consume` does."""
     selected, consumer = cast(SelectedRecords, records), cast(Consumer, records)
     printer = _Printer(consumer, selected, fd, make_formatter("value"), is_saving=True)
     with trio.fail_after(30):
-        await printer.print_records(cast(Supervisor, supervisor), count, 1000.0)
+        await printer.print_records(cast(Supervisor, supervisor), count, idle_exit_s)
     os.close(fd)
 
 
@@ -336,6 +336,23 @@ async def test_positions_are_saved_after_the_output(save_s: float, monkeypatch: 
     assert records.saved[-1] == (30, 30)
     assert [position for position, end in records.saved if position > end] == []
     assert len(records.saved) == (4 if save_s == 0 else 1)
+
+
+async def test_positions_are_saved_within_a_second_although_no_further_records_come(autojump_clock: Any) -> None:
+    """The command ends when nothing has come for the time that it was told."""
+    started, times = trio.current_time(), list[float]()
+    records = Records(2, lambda: len(times))
+    save = records.save_positions
+
+    async def save_positions() -> None:
+        times.append(trio.current_time() - started)
+        await save()
+
+    records.save_positions = save_positions  # type: ignore[method-assign]
+    await print_records(records, os.open(os.devnull, os.O_WRONLY), 1000, Unstopped(), idle_exit_s=20.0)
+    assert trio.current_time() - started == pytest.approx(20.0)
+    assert times == pytest.approx([consume.SAVE_S, 20.0])
+    assert [position for position, _ in records.saved] == [20, 20]
 
 
 class StoppedByASignal(Unstopped):

@@ -6,6 +6,7 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,39 @@ def test_a_script_has_its_names_its_arguments_and_the_modules_beside_it(given: s
     sys.modules.pop("neighbor_of_script")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == f"beside __main__ ['{given}', '--flag', '-x'] 0 dafka\n"
+
+
+def test_a_shell_has_the_names_of_a_script_and_shortens_errors_of_spark(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    completing: dict[str, Any] = {}
+    readline = SimpleNamespace(
+        set_completer=lambda complete: completing.update(complete=complete),
+        parse_and_bind=lambda binding: completing.update(binding=binding),
+    )
+    lines = ["import dafka.errors", "print(spark.version, dafka.__name__)", "raise dafka.errors.StorageError('full')"]
+    typed = iter([*lines, "raise KeyError('key')", "if True:", "  print(__name__)", ""])
+
+    def read(*_: object) -> str:
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setitem(sys.modules, "readline", readline)
+    monkeypatch.setattr(command._Shell, "raw_input", read)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    session = SimpleNamespace(version="4.9", conf=SimpleNamespace(get=lambda name: {"spark.master": "local[7]"}[name]))
+    program = command._load(None)
+    assert program(session, ["-"]) == 0
+    output, errors = capsys.readouterr()
+    assert output == "4.9 dafka\n__console__\n"
+    banner, _, rest = errors.partition("Press Ctrl-D to leave.\n")
+    assert banner.startswith(f"Spark 4.9, local[7], Python {sys.version.split()[0]}\n")
+    assert rest.split()[:2] == ["Error:", "full"]
+    assert rest.split()[-2:] == ["KeyError:", "'key'"]
+    assert rest.count("Traceback") == 1
+    assert (completing["complete"]("spar", 0), completing["binding"]) == ("spark", "tab: complete")
 
 
 def test_views_are_named_and_an_error_of_the_start_is_a_mistake(

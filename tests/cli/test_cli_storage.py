@@ -28,7 +28,8 @@ from dafka.cli import main
 from dafka.cli.storage import common, removal
 from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, open_storage, opening
+from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, TierStatistics, open_storage, opening
+from dafka.storage.cold.tiered import TieredStorage
 from dafka.storage.memory import MemoryStorage
 from tests.cli.harness import Dafka, open_terminal
 
@@ -440,6 +441,46 @@ def test_delete_asks_on_standard_error(monkeypatch: pytest.MonkeyPatch, capsys: 
     shown = capsys.readouterr()
     assert shown.out.strip() == ""
     assert shown.err.startswith("Delete 1 partition of orders with 10 records from shelf:a?")
+
+
+def test_what_is_due_moves_to_the_cold_tier_whose_objects_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = "local_retention_bytes=0&cold_segment_bytes=1000&cold_interval_ms=3600000"
+    url = f"tiered:sqlite:{tmp_path}/s.db?cold=file://{tmp_path}/cold&{query}"
+
+    async def fill() -> None:
+        async with open_storage(url) as opened:
+            await opened.append([RecordBatch(Partition(topic, "A"), 0, [bytes(100)] * 20) for topic in ("a", "b")])
+
+    def run(command: str, *options: str) -> Any:
+        return CliRunner().invoke(main, ["storage", command, url, *options])
+
+    trio.run(fill)
+    moved = run("move")
+    assert (moved.exit_code, moved.stdout) == (0, f"40 records moved to file://{tmp_path}/cold\n"), moved.output
+    assert json.loads(run("move", "--json").stdout) == {"records": 0, "bytes": 0}
+    every = run("objects").stdout.splitlines()
+    assert sorted(every) == sorted(f"file://{path}" for path in (tmp_path / "cold").rglob("*.parquet"))
+    assert json.loads(run("objects", "--json", "--topic", "b", "--topic", "a").stdout) == [
+        *(each for each in every if "/b/" in each), *(each for each in every if "/a/" in each)
+    ]  # fmt: skip
+    assert f"cold tier file://{tmp_path}/cold: 40 records of 4.0 kB in {len(every)} objects" in run("info").stdout
+
+    def fail(tier: TieredStorage) -> TierStatistics:
+        return attrs.evolve(statistics(tier), moved_records=7, moved_bytes=700, move_error="the bucket is gone")
+
+    statistics = TieredStorage.tier_statistics
+    monkeypatch.setattr(TieredStorage, "tier_statistics", fail)
+    failed = run("move", "--json")
+    assert (failed.exit_code, json.loads(failed.stdout)) == (1, {"records": 7, "bytes": 700})
+    assert failed.stderr == "some records stay where they are: the bucket is gone\n"
+    url = f"sqlite:{tmp_path}/other.db"
+    trio.run(fill)
+    for command in ("move", "objects"):
+        refused = run(command)
+        sentence = f"{url} has no cold tier: expected tiered:{url}?cold=URL, or a storage that was opened so"
+        assert (refused.exit_code, refused.stderr) == (2, f"Error: {sentence}\n")
 
 
 def test_delete_needs_a_storage_that_can_delete(shelf: Shelf, tmp_path: Path) -> None:
