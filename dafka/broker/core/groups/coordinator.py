@@ -351,11 +351,12 @@ class GroupCoordinator:
             return ErrorCode.NONE if group else ErrorCode.GROUP_MAX_SIZE_REACHED
         if isinstance(group, ShareGroup):
             return ErrorCode.GROUP_ID_NOT_FOUND
+        # A client that chooses its logs itself has no generation, but it can have an instance id.
+        is_free = request.generation_id < 0 and not group.has_members
         is_member = request.generation_id >= 0 or request.member_id or request.group_instance_id is not None
-        if is_member:
+        if is_member and not is_free:
             return self._check_member_commit(group, request, is_transactional, now_ms)
-        is_free = is_transactional or not group.has_members
-        return ErrorCode.NONE if is_free else ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if is_free or is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
 
     def _check_member_commit(
         self, group: Group | ConsumerGroup, request: CommitRequest, is_transactional: bool, now_ms: int

@@ -162,10 +162,12 @@ def test_clients_that_are_no_members_commit_only_to_groups_without_members() -> 
         ("Empty", 0, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID),
         *((state, -1, E.UNKNOWN_MEMBER_ID, E.NONE) for state in ANSWERS),
     ]:
+        ids = [("", None), ("stranger", None), ("", "s"), ("stranger", "t")]
         for request_of, expected in ((commit, plain), (commit_in_transaction, transactional)):
-            scene = Scene(state)
-            assert request_of(scene, "", None, generation) is expected
-            assert scene.wrote == (expected is E.NONE)
+            for member_id, instance_id in ids if state in {"Absent", "Empty"} else ids[:1]:
+                scene = Scene(state)
+                assert request_of(scene, member_id, instance_id, generation) is expected
+                assert scene.wrote == (expected is E.NONE)
         for request_of, each in product((heartbeat, sync), ("leader", "stranger", "nobody")):
             if state in {"Absent", "Empty"}:
                 scene = Scene(state)
