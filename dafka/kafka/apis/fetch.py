@@ -56,13 +56,17 @@ _TIMES_VERSION = 2
 
 @attrs.define
 class _Wanted:
-    """A client's request for one log. The name of its topic is empty if there is no topic with the client's id."""
+    """A client's request for one log. The name of its topic is empty if there is no topic with the client's id.
+
+    `available_bytes` is how much the log has for the client, up to the sizes in the request.
+    """
 
     key: FetchedLog
     topic: str
     partition: FetchPartition
     log: Log | None
     read_replica: int = NO_NODE
+    available_bytes: int = 0
 
 
 def _authorize(user: Permissions, context: RequestContext, request: FetchRequest) -> Decision:
@@ -98,6 +102,8 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     session = _begin_session(context, request)
     if session.error_code:
         return FetchResponse(error_code=session.error_code, responses=[])
+    request.max_bytes = context.limit_response(request.max_bytes)
+    request.min_bytes = min(request.min_bytes, request.max_bytes)
     while True:
         # During the wait, logs can be deleted and leaders can change.
         wanted = [_find(context, log, asked) for log, asked in session.wanted.items()]
@@ -109,7 +115,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         logs = [each.log for each in wanted if each.log is not None]
         with context.broker.node.watchers.watching(logs, deadline) as advanced:
             parts = await _read_within_memory(context, request, wanted)
-            size = sum(len(part.records or b"") for part in parts)
+            size = sum(each.available_bytes for each in wanted)
             if size < request.min_bytes and not any(map(_is_urgent, parts)) and trio.current_time() < deadline:
                 await advanced.wait()
                 if trio.current_time() < deadline or any(map(_has_changed, wanted, parts)):
@@ -188,8 +194,8 @@ async def _read_within_memory(
     finally:
         answers.give_back(granted)
     if granted - left > max(granted, answers.left_bytes):
-        for part in parts:
-            part.records, part.aborted_transactions = b"", None
+        for each, part in zip(wanted, parts, strict=True):
+            part.records, part.aborted_transactions, each.available_bytes = b"", None, 0
     return parts
 
 
@@ -238,6 +244,9 @@ async def _read_log(
     except (StorageError, BatchError):
         part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return part
+    wanted.available_bytes = len(part.records)
+    if offset < offset_after < end:  # the next batch does not fit
+        wanted.available_bytes = max(limit, wanted.available_bytes)
     if is_committed:
         aborted = log.aborted_between(offset, offset_after)
         part.aborted_transactions = [AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]

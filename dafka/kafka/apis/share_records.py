@@ -205,7 +205,7 @@ async def _fetch(
                 _find_served(context, member, each, part)
         logs = [part.log for part in parts.values() if part.log is not None]
         with context.broker.node.watchers.watching(logs) as advanced:
-            await _read_within_memory(context, request.max_bytes, wanted, parts)
+            await _read_within_memory(context, context.limit_response(request.max_bytes), wanted, parts)
             found = {each: part for each, part in parts.items() if part.is_urgent}
             if found or trio.current_time() >= deadline:
                 for each in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from dafka.broker.core.acls import normalize_host
@@ -68,6 +69,11 @@ class QuotaMeter:
         if meter.is_exhausted(now):
             return False, meter.spend(now, 0.0)
         return True, meter.spend(now, amount)
+
+    def find_window(self, key: QuotaKey, user: str, client_id: str | None, now: float) -> float:
+        """Return how much a client that was idle can use without waiting; infinite if it has no quota."""
+        meter = self._find(key, user, client_id, now)
+        return math.inf if meter is None else meter.per_second * WINDOW_S
 
     def find_refusal(self, host: str, now: float) -> float | None:
         """Count a new connection of an address. Return None if it is allowed, or after how many seconds to close it.

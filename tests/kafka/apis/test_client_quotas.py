@@ -13,6 +13,7 @@ from dafka.batches import encode_batch
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
 from tests.kafka.apis.door import Client, Door, of_logs, open_door
+from tests.kafka.share_member import ShareMember
 from tests.waiting import poll_until
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
@@ -160,3 +161,35 @@ def test_an_address_may_open_so_many_connections_and_no_more(door: Door) -> None
         poll_until(is_served)  # at the lowest rate, too, an administrator gets in
         alter(client, (address, {"connection_creation_rate": None}))
     assert all(is_served() for _ in range(20))
+
+
+BATCH = encode_batch(0, [bytes(1000)], timestamps=1)
+
+
+def fetch(servers: str, _member: ShareMember) -> Any:
+    """Fetch much more than any quota here allows, from a log that has it."""
+    with Client(servers) as client:
+        asked = of_logs(ApiKey.FETCH, {("fetched", 0): {}}, min_bytes=10**6, max_bytes=10**6, max_wait_ms=10**7)
+        return client.ask(ApiKey.FETCH, 12, **asked)
+
+
+def share_fetch(_servers: str, member: ShareMember) -> Any:
+    return member.fetch(max_bytes=10**6, max_records=10**4, batch_size=10**4)
+
+
+def test_one_response_has_what_a_quota_allows_in_ten_seconds_or_one_batch(door: Door) -> None:
+    anyone: Entity = (("client-id", None),)
+    member = ShareMember(door.servers, "limited", "fetched", "a")
+    with door.connect() as client, member.client:
+        client.create_topics("fetched", logs=1)
+        member.join().fetch()  # the group begins at the end of the log
+        for _ in range(20):
+            client.append("fetched", BATCH)
+        for function, rate in product((fetch, share_fetch), (1.0, 500.0)):
+            alter(client, (anyone, {"consumer_byte_rate": rate}))
+            answer = function(door.servers, member)
+            ((part,),) = [each["partitions"] for each in answer["responses"]]
+            allowed = max(10 * rate, len(BATCH))
+            assert allowed - len(BATCH) < len(part["records"]) <= allowed, (function, rate)
+            assert answer["throttle_time_ms"] <= 1000 * (10 + 2 * len(BATCH) / rate)
+        alter(client, (anyone, {"consumer_byte_rate": None}))

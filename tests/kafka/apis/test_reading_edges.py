@@ -166,3 +166,19 @@ def earliest(client: Client) -> int:
     (found,) = client.ask_logs(ApiKey.LIST_OFFSETS, 7, {PLACE: {"timestamp": -2}}).values()
     assert found["error_code"] == 0
     return int(found["offset"])
+
+
+def test_a_fetch_does_not_wait_while_the_log_has_as_much_as_it_may_get(client: Client) -> None:
+    """The size of whole batches is often smaller than a limit: the rest of it would never come."""
+    client.create_topics("t", logs=2)
+    batch = encode_batch(0, [bytes(100)], timestamps=1)
+    for number in (0, 1):
+        for _ in range(5):
+            client.append("t", batch, number)
+    size = len(batch)
+    for limits in ((2.5, 2.5), (0.5, 0.5), (9.5, 3.5), (3.5, 9.5)):  # of all logs, and of each
+        whole, each = (int(size * limit) for limit in limits)
+        parts = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": each} for number in (0, 1)]
+        values = {"max_wait_ms": 10**7, "max_bytes": whole, "min_bytes": min(whole, 2 * each)}
+        (topic,) = client.ask(ApiKey.FETCH, 4, topics=[{"topic": "t", "partitions": parts}], **values)["responses"]
+        assert any(part["records"] for part in topic["partitions"])

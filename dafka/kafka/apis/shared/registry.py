@@ -76,6 +76,15 @@ class RequestContext:
         meter, now = self.server.quota_meter, trio.current_time()
         self._throttle(key, meter.spend(key, self.user, self.header.client_id, amount, now))
 
+    def limit_response(self, bytes_max: int) -> int:
+        """Return how large a response with records can be: a larger one would make a client with a quota wait for long.
+
+        A single batch can be larger.
+        """
+        meter, now = self.server.quota_meter, trio.current_time()
+        window = meter.find_window(QuotaKey.CONSUMER_BYTE_RATE, self.user, self.header.client_id, now)
+        return int(min(bytes_max, max(window, 1)))
+
     def spend_mutations(self, log_count: int) -> bool:
         """Charge the client for logs that it creates or deletes.
 
