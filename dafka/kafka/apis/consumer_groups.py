@@ -12,6 +12,7 @@ from dafka.broker.core.groups.consumer.results import (
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResult,
     DescribedMember,
+    permit_all,
 )
 from dafka.broker.core.groups.consumer.results import DescribedConsumerGroup as GroupDescription
 from dafka.broker.core.metadata.features import CONSUMER_GROUPS
@@ -56,7 +57,7 @@ async def heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequ
     if problem:
         return _refuse(ErrorCode.UNSUPPORTED_VERSION, problem)
     timeout_ms, names = request.rebalance_timeout_ms, request.subscribed_topic_names
-    owned = request.topic_partitions
+    owned, permissions = request.topic_partitions, context.find_permissions()
     result = await context.broker.groups.consumer_heartbeat(
         ConsumerHeartbeatRequest(
             group_id=request.group_id,
@@ -71,7 +72,7 @@ async def heartbeat(context: RequestContext, request: ConsumerGroupHeartbeatRequ
             pattern=request.subscribed_topic_regex,
             assignor=request.server_assignor,
             owned=None if owned is None else _read_logs(owned),
-            may_read=context.may_read,
+            may_read=permit_all if permissions is None else permissions.may_read,
         )
     )
     return _answer(context, request.group_id, result)

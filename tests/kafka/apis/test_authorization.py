@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import attrs
 import pytest
 
 from dafka.batches import encode_batch
@@ -590,6 +591,11 @@ def test_a_pattern_matches_only_topics_that_the_user_may_read_and_groups_hide_th
     door.permit(anne=readers)
     answer = client.ask(api, 1, member_epoch=0, subscribed_topic_regex=".*", **values)
     assert {each["topic_id"] for each in answer["assignment"]["topic_partitions"]} == {ids[EXISTING.topic]}
+    door.permit(anne=attrs.evolve(readers, read=(BESIDE.topic, EXISTING.topic)))
+    stays = {"group_id": group, "member_id": "m", "rebalance_timeout_ms": -1, "topic_partitions": None}
+    answer = client.ask(api, 1, member_epoch=answer["member_epoch"], **stays)
+    found = {each["topic_id"] for each in answer["assignment"]["topic_partitions"]}
+    assert found == {ids[EXISTING.topic], ids[BESIDE.topic]}, "permissions have changed, but no topic"
     described = {}
     for user in (readers, Permissions(groups=("*",), read=(BESIDE.topic,))):
         door.permit(anne=user)

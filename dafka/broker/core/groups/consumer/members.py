@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TypeAlias
 
@@ -55,12 +56,14 @@ class Subscription:
         pattern: A regular expression for further names; empty if there is none.
         matching: The names that match it, of the topics that the member may read.
         revision: The revision of the cluster's topics at which they were looked up.
+        may_read: What said then which topics the member may read; another one when permissions have changed.
     """
 
     names: frozenset[str] = frozenset()
     pattern: str = ""
     matching: frozenset[str] = frozenset()
     revision: int = attrs.field(default=-1, eq=False)
+    may_read: Callable[[str], bool] | None = attrs.field(default=None, eq=False)
 
     @property
     def topics(self) -> frozenset[str]:

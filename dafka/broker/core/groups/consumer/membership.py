@@ -235,11 +235,11 @@ class ConsumerMembership:
         """Return a member with what its heartbeat says."""
         subscription = member.subscription
         pattern = subscription.pattern if request.pattern is None else request.pattern
-        log_table, matching = self._rebalancer.log_table, subscription.matching
-        if pattern != subscription.pattern or subscription.revision != log_table.revision:
-            matching = (
-                find_matching(pattern, filter(request.may_read, log_table.client_topics())) if pattern else frozenset()
-            )
+        log_table, may_read = self._rebalancer.log_table, request.may_read
+        matching = subscription.matching
+        looked_up = subscription.pattern, subscription.revision, subscription.may_read
+        if looked_up != (pattern, log_table.revision, may_read):
+            matching = find_matching(pattern, filter(may_read, log_table.client_topics())) if pattern else frozenset()
         names = subscription.names if request.topics is None else request.topics
         timeout_ms = request.rebalance_timeout_ms
         return attrs.evolve(
@@ -248,7 +248,7 @@ class ConsumerMembership:
             client_id=request.client_id,
             client_host=request.client_host,
             rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms is None else timeout_ms,
-            subscription=Subscription(names, pattern, matching, log_table.revision),
+            subscription=Subscription(names, pattern, matching, log_table.revision, may_read),
             classic=None,
             assignor=member.assignor if request.assignor is None else request.assignor,
         )

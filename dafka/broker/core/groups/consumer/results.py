@@ -10,7 +10,8 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.members import Assignment, Member
 
 
-def _permit_all(_topic: str) -> bool:
+def permit_all(_topic: str) -> bool:
+    """Permit everybody to read any topic."""
     return True
 
 
@@ -37,7 +38,7 @@ class ConsumerHeartbeatRequest:
     pattern: str | None = None
     assignor: str | None = None
     owned: Assignment | None = None
-    may_read: Callable[[str], bool] = _permit_all
+    may_read: Callable[[str], bool] = permit_all
 
     @property
     def is_complete(self) -> bool:

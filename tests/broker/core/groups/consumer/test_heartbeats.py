@@ -184,6 +184,15 @@ def test_a_pattern_matches_whole_names_of_topics_that_the_member_may_read(world:
     assert both.assignment == world.topics.logs_of("t2", "xt")
 
 
+def test_a_pattern_follows_what_the_user_may_read(world: World) -> None:
+    world.topics.put("t2", 1)
+    world.beat("a", 0, pattern="t.*", may_read=set[str]().__contains__)
+    for readable in ({"t"}, {"t", "t2"}, {"t2"}, set[str](), {"t", "t2"}):
+        world.beat("a", world.group.members["a"].epoch, may_read=readable.__contains__)
+        assert world.group.members["a"].subscription.matching == readable
+        assert world.group.subscribed_topics() == readable
+
+
 def test_a_group_has_no_more_members_than_it_may_and_there_are_no_more_groups(world: World) -> None:
     small = World(group_max_size=1, groups_max=1)
     join(small)
