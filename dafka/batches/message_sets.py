@@ -234,10 +234,8 @@ def _iter_messages(data: bytes) -> Iterator[_Message]:
             raise BatchError("crc", f"{found:08x}, not {crc:08x}", position + _SIZE_END)
         place, timestamp = position + _START_BYTES, NO_TIMESTAMP
         if magic:
-            if end - place < _TIMESTAMP.size:
-                raise BatchError("timestamp", f"{_TIMESTAMP.size} bytes, {end - place} are left", place)
             (timestamp,) = _TIMESTAMP.unpack_from(data, place)
-            place += _TIMESTAMP.size
+            place += _TIMESTAMP.size  # the least size has room for it
         key, place = _read_content(data, place, end, "key length")
         value, place = _read_content(data, place, end, "value length")
         if place != end:

@@ -90,10 +90,9 @@ class Body:
                 if self.size > bytes_max:
                     raise _too_large(bytes_max)
                 self._parts.append(bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                self._received[:0] = self._framing.trailing_data[0]
-                return
             else:
+                if isinstance(event, h11.EndOfMessage):
+                    self._received += self._framing.trailing_data[0]
                 return
 
 

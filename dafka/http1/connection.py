@@ -151,13 +151,12 @@ class Http1Connection:
 
     @property
     def _is_done(self) -> bool:
-        return self._framing.our_state is h11.DONE and self._framing.their_state is h11.DONE
+        return self._framing.their_state is h11.DONE
 
 
 def _framing_of_malformed() -> h11.Connection:
     """Return the framing for the response to a malformed head: h11 sends none before it has parsed a request."""
     framing = h11.Connection(h11.SERVER)
-    framing.receive_data(b"GET / HTTP/1.1\r\nHost: unknown\r\nConnection: close\r\n\r\n")
-    framing.next_event()
+    framing.receive_data(b"GET / HTTP/1.1\r\nHost: unknown\r\n\r\n")
     framing.next_event()
     return framing

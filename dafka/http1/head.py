@@ -48,7 +48,7 @@ class Head:
     target: str
     segments: tuple[str, ...]
     parameters: tuple[tuple[str, str], ...]
-    headers: Mapping[str, str] = attrs.field(factory=dict)
+    headers: Mapping[str, str]
 
     @property
     def path(self) -> str:

@@ -99,7 +99,7 @@ class TowerMachine:
         self._introduced_at = float("-inf")
         pulse_s = min(PULSE_S, timeout_s / PULSES_PER_TIMEOUT)
         self._tick_s = min(TICK_S, pulse_s)
-        self._tick_due = 0.0
+        self._tick_due = float("inf")
         self._pulses = GrowingInterval(pulse_s, PULSE_MAX_S, PROMPT_PULSES)
         self._pulse_due = 0.0
         self._announced_changes = 0

@@ -64,10 +64,6 @@ class PositionQuery:
         self._retry_due = float("inf")
         self._retry_s = RETRY_S
 
-    def __contains__(self, partition: Partition) -> bool:
-        """Return whether a partition is asked about."""
-        return partition in self._questions
-
     @property
     def stores(self) -> set[str]:
         """The connected stores that answer."""

@@ -143,7 +143,6 @@ class RetryingObjectStore:
 
     async def _request(self, ask: Callable[[ObjectStore], _T], attempts: int = ATTEMPTS) -> _T:
         if trio.current_time() < self._rests_until:
-            await trio.lowlevel.checkpoint()
             raise ObjectStoreError(f"{self.last_error} (the object store failed a moment ago)")
         for attempt in range(attempts):
             if attempt:

@@ -60,12 +60,6 @@ class ColdOptions:
         """The URL of the object store without options, which may be secret."""
         return self.cold.partition("?")[0]
 
-    def to_query(self) -> str:
-        """Return the options as the query of a URL: those that are not as by default."""
-        defaults = {field.name: field.default for field in attrs.fields(ColdOptions)}
-        given = {name: value for name, value in attrs.asdict(self).items() if value != defaults[name]}
-        return urlencode(given, quote_via=quote, safe=":/")
-
 
 _CONVERTERS: dict[str, Callable[[str], Any]] = {
     "cold": _place,
