@@ -56,6 +56,7 @@ def test_both_write_and_read_the_same(records: Records, bytes_max: int, count_ma
     is_plain = pure[1] is None and pure[2] is None and isinstance(pure[0], PackedContents)
     assert isinstance(unread[0], UnreadContents) == is_plain
     assert not is_plain or unread[0].size() == len(pure[0].data)  # type: ignore[attr-defined]
+    assert not hasattr(unread[0], "other")
     assert unread == lazy == pure
 
 
@@ -159,6 +160,14 @@ def test_malformed_records_are_refused_with_a_reason(data: bytes, reason: str, c
 
 
 @pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("count", [1, 63, 64, 65])
+def test_each_record_that_is_counted_must_be_there(codec: RecordsCodec, count: int) -> None:
+    (batch,) = written(codec, Records([b"x" * 9] * count, 1))
+    with pytest.raises(BatchError, match=f"length at byte {len(batch.data)}: expected a complete number"):
+        codec.read_records([RecordsPart(batch.data, 0, count + 1, 1)])
+
+
+@pytest.mark.parametrize("codec", CODECS)
 def test_numbers_may_be_longer_than_necessary(codec: RecordsCodec) -> None:
     data = record(b"\0", b"\x80\x00", b"\x80\x80\x00", b"\x82\x00", b"k", b"\x81\x80\x00", b"\x80\x00")
     values, keys, blocks, time = codec.read_records([RecordsPart(data, 0, 1, 7)])
@@ -258,6 +267,10 @@ def test_headers_equal_those_with_the_same_names_and_values() -> None:
         assert packed != pack_headers(other)
         assert packed != other
     assert (packed[0], list(packed[1:]), len(packed)) == (plain[0], plain[1:], 3)
+    assert all(packed != wrong for wrong in (None, 3, b"", ""))
+    assert pack_headers([]) == []
+    assert pack_headers([]) != b"" != pack_headers([])
+    assert pack_headers([]) != ""
     assert [pack_headers(each).has_any() for each in (plain, [(), ()], plain[1:2], plain[2:])] == [
         True,
         False,

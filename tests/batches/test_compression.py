@@ -129,6 +129,15 @@ def test_malformed_data_is_refused(kind: Compression) -> None:
         assert not isinstance(failed.value, BatchTooLargeError)
 
 
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 4, 6, 2**31 - 1])
+def test_a_block_of_snappy_has_the_length_that_is_before_it(length: int) -> None:
+    data = compress(Compression.SNAPPY, b"abc")
+    before, block = data[:16], data[20:]
+    assert data[16:20] == struct.pack(">i", len(block)) == b"\0\0\0\5"
+    with pytest.raises(BatchError):
+        decompress(Compression.SNAPPY, before + struct.pack(">i", length) + block, BYTES_MAX)
+
+
 @pytest.mark.parametrize("kind", COMPRESSED)
 def test_error_does_not_keep_what_was_unpacked(kind: Compression) -> None:
     data = compress(kind, bytes(2 * BYTES_MAX))

@@ -23,7 +23,7 @@ from dafka.batches import (
 )
 from dafka.batches.compression import compress
 from dafka.batches.encoding import PLAIN
-from dafka.batches.header import OFFSET_MAX, join_batch, with_producer
+from dafka.batches.header import OFFSET_MAX, join_batch, move_in_place, with_producer
 from dafka.batches.varints import read_varint, write_natural, write_uvarint, write_varint
 from dafka.errors import BatchError
 
@@ -162,6 +162,15 @@ def test_the_base_offset_and_the_epoch_are_changed_without_a_new_crc(epoch: int 
     expected = attrs.evolve(read_header(data), base_offset=2**40, leader_epoch=5 if epoch is None else epoch)
     assert check_crc(changed) == expected
     assert changed[21:] == data[21:]
+
+
+@pytest.mark.parametrize("difference", [-3, 0, 2**40])
+def test_batches_of_a_log_are_moved_in_their_place(difference: int) -> None:
+    batches = [make(base_offset=5 + number, compression=kind) for number, kind in enumerate(Compression)]
+    log = bytearray(b"".join(batches))
+    move_in_place(memoryview(log), difference, 9)
+    expected = [with_base_offset(each, 5 + number + difference, leader_epoch=9) for number, each in enumerate(batches)]
+    assert log == b"".join(expected)
 
 
 def test_the_fields_of_a_producer_are_changed_with_a_new_crc() -> None:

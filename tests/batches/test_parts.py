@@ -25,7 +25,7 @@ from dafka.batches import (
     read_header,
     slice_records,
 )
-from dafka.batches.compacted import decode_sparse
+from dafka.batches.compacted import decode_sparse, encode_rest
 from dafka.batches.encoding import RECORD_OVERHEAD_BYTES_MAX, encode_part
 from dafka.batches.message_sets import decode_message_set, encode_message_set
 from dafka.errors import BatchError
@@ -255,3 +255,36 @@ def test_old_clients_get_the_records_that_compaction_left(seed: int, magic: int)
     assert list(found.keys or [None] * len(found)) == [record.key for record in records]
     if magic:
         assert list(found.timestamps) == [-1 if each.timestamp is None else each.timestamp for each in records]
+    whole = encode_batch(FIRST, [b"%d" % at for at in range(count)], timestamps=1)
+    for batch, held in ((data, list(found.offsets)), (whole, range(FIRST, FIRST + count))):
+        for first in (0, FIRST, FIRST + count // 2, FIRST + count):
+            expected = [each for each in held if each >= first]
+            rest = encode_message_set(batch, magic, first_offset=first)
+            assert not rest if not expected else list(decode_message_set(rest, bytes_max=9999).offsets) == expected
+
+
+@each_seed(20)
+def test_the_rest_of_a_batch_after_compaction_has_its_producer_and_transaction(seed: int) -> None:
+    draw = Random(seed)
+    fields: dict[str, Any] = {"producer_id": 5, "producer_epoch": 2, "leader_epoch": 4, "is_transactional": True}
+    kind, base = draw.choice(list(Compression)), draw.choice((-1, 0, 2**31 - 3))
+    records = draw_records(draw, 9)
+    data = encode_batch(
+        FIRST,
+        records.values,
+        keys=records.keys,
+        timestamps=[*range(9)],
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        compression=kind,
+        base_sequence=base,
+        **fields,
+    )
+    rest = decode_records(HERE, data).between(FIRST + seed % 9, FIRST + 9)
+    rest = rest.without(bytes(draw.random() < 0.5 for _ in range(len(rest))))
+    encoded = encode_rest(data, rest)
+    header = read_header(encoded)
+    assert list(decode_records(HERE, encoded)) == list(rest)
+    assert {name: getattr(header, name) for name in fields} == fields
+    assert (header.timestamp_type, header.base_offset) == (TimestampType.CREATE_TIME, rest.first_sequence)
+    assert header.end_offset == rest.end_sequence
+    assert header.base_sequence == (-1 if base < 0 else (base + seed % 9) % 2**31)

@@ -98,5 +98,6 @@ def test_a_batch_with_append_times_has_one_time_and_may_lose_it_again() -> None:
             header, crc=stamped_header.crc, timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=time_ms
         )
         assert stamped_header == expected
+        assert with_timestamp_type(stamped_header, stamped, TimestampType.LOG_APPEND_TIME) == (stamped_header, stamped)
         _, again = with_timestamp_type(stamped_header, stamped, TimestampType.CREATE_TIME, header.max_timestamp)
         assert again == data

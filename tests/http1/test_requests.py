@@ -68,6 +68,8 @@ async def serve(*pieces: bytes, reads_bodies: bool = True, head_bytes_max: int =
         try:
             head = await connection.next_request()
             if head is None:
+                with trio.testing.assert_checkpoints():
+                    assert not await connection.receive(), "the client has closed its side"
                 break
             body = await connection.body.read(BODY_MAX, receive, wire.send_all) if reads_bodies else b""
             requests.append((head, body))
@@ -214,7 +216,8 @@ async def test_a_head_has_a_size_limit() -> None:
     assert take_head(bytearray(b"x" * (HEAD_MAX + 3)), HEAD_MAX) is None
     with pytest.raises(RequestError) as refused:
         take_head(bytearray(b"x" * (HEAD_MAX + 4)), HEAD_MAX)
-    assert refused.value.status == 431
+    expected = f"expected a request line and headers of at most {HEAD_MAX} bytes"
+    assert (refused.value.status, str(refused.value)) == (431, expected)
 
 
 CUT_SHORT = [

@@ -32,7 +32,7 @@ class Client(Player, kinds=("client",)):
         self.beacon = wire.NodeBeacon(ME, "", 4001)
         draw = named.pop("draw", 0.0)
         client = BeaconMachine(self.beacon, config, is_other_machine="10.0.0.2".__eq__, draw=lambda: draw, **named)
-        client.start(0.0)
+        client.start(self.now)
         return client
 
     def _result(self, result: object) -> list[str]:
@@ -148,7 +148,7 @@ subscribed 0 +A,+B => +T 0, +RP 0, +RS 0, +RC 0, +RR 0, +RO 0, +R* 0, +IME 0, as
 pulse T 1000 0 9 => TowersHeard
 until 0.1 => ask 0 at 0.1
 pulse T 1000 0
-until 0.5
+until 0.55
     => ask 0 at 0.3, -T 0 at 0.3, -RP 0 at 0.3, -RS 0 at 0.3, -RC 0 at 0.3, -RR 0 at 0.3, -RO 0 at 0.3, -R* 0 at 0.3,
        -IME 0 at 0.3, +B 0 at 0.3, send 0 at 0.3 0.4 0.5
 # A change that follows the directory is taken, and one that does not makes a node ask
@@ -174,9 +174,9 @@ client draw=1.0
 subscribed 0 +A => +T 0, +RP 0, +RS 0, +RC 0, +RR 0, +RO 0, +R* 0, +IME 0, ask 0
 0.5 directory T => TowersHeard, Settled
 pulse T 0 0
-deadline => = 0.507
+deadline => = 0.508
 0.6 tick => register 0
-deadline => = 0.607
+deadline => = 0.608
 # A beacon goes to every tower that knows the form
 client towers=3
 subscribed 0 +B => +B 0, send 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from itertools import product
 
 import attrs
+import pytest
 
 from dafka import wire
 from dafka.config import Config
@@ -17,14 +20,19 @@ from dafka.protocol import (
     TowersHeard,
     TowersSilent,
 )
+from dafka.protocol.actions import SendToTower
 from dafka.protocol.machines.tower import (
     KEY_CONFLICT,
     PULSE_MAX_S,
     REGISTRATION_S,
     REGISTRATION_TIMEOUTS,
 )
+from dafka.protocol.presence import node_directory
 from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE
 from dafka.protocol.presence.beacons import WANTED_ROLES
+from dafka.protocol.presence.directory_client import DirectoryClient
+from dafka.protocol.presence.node_directory import NodeDirectory
+from dafka.protocol.presence.peers import PeerTable
 from dafka.wire import BEACON, REGISTRATION, Role
 from tests.protocol.towers import BOTH_FORMS, Cluster, Member
 from tests.seeds import each_seed
@@ -223,6 +231,53 @@ def test_a_directory_is_sent_to_the_node_that_asks_and_not_more_often_than_allow
     assert len([frames for frames in node.received if frames[0][:1] == wire.INBOX]) == 1
     cluster.pass_time(0.5)
     assert len([frames for frames in node.received if frames[0][:1] == wire.INBOX]) == 2
+
+
+@pytest.mark.parametrize(("room", "count"), [(1, 1), (6, 1), (7, 2), (12, 2), (13, 3), (99, 6)])
+def test_a_directory_is_sent_to_a_few_nodes_at_a_time(room: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_directory, "ENTRIES_AT_ONCE_MAX", room)
+    directory, names = NodeDirectory(bytes(8)), [f"p{number}" for number in range(6)]
+    for name in names:
+        directory.put_node(
+            wire.DirectoryEntry(name, f"tcp://10.0.0.1:{7000 + int(name[1:])}", role=Role.ANY), [Role.ANY]
+        )
+        directory.record_inbox(name, is_open=True, inboxes_max=6)
+    while directory.has_requests:
+        directory.take_messages(-1.0)
+    for name in names:
+        directory.ask(name)
+    served: list[list[str]] = []
+    while directory.has_requests:
+        pages = [frames for frames in directory.take_messages(len(served)) if frames[0][:1] == wire.INBOX]
+        served.append([name for name in names for frames in pages if frames[0] == wire.inbox_topic(name)])
+        for name, frames in zip(served[-1], pages, strict=True):
+            page = wire.DirectoryPage.decode(frames, name, has_key=False)
+            assert {each.address for each in page.entries} == {*names}
+    assert served == [names[first : first + count] for first in range(0, 6, count)]
+
+
+def test_a_directory_is_complete_when_all_of_its_pages_have_come_one_after_the_other() -> None:
+    """A malformed page is as one that was lost."""
+    entries = [wire.DirectoryEntry(f"s{number}", f"tcp://10.0.0.9:{7000 + number}") for number in range(4)]
+    pages = [*wire.encode_pages("p1", bytes(8), {Role.STORE: 1}, [each.encode() for each in entries], 1)]
+    malformed = [pages[1][0], pages[1][1][:-1]]
+    registration = wire.Registration("p1", "10.0.0.2", 7002, Role.PRODUCER, (Role.STORE,))
+    whole, any_page = (0, 1, 2, 3), [*range(4), None]
+    for order in [*product(any_page, repeat=4), *((*whole, each) for each in any_page), *((1, *whole), (0, *whole))]:
+        discarded = Counter[str]()
+        peers = PeerTable("p1", TIMEOUT_S, 10)
+        client = DirectoryClient(
+            0, registration, peers, Config().beacon, lambda: 0.0, has_key=False, discarded=discarded
+        )
+        client.start(0.0)
+        for each in order:
+            was_complete = client.is_complete
+            actions = client.heard(malformed if each is None else pages[each], 1.0)
+            has_asked = any(isinstance(action, SendToTower) for action in actions)
+            assert has_asked == (was_complete and not client.is_complete)
+        come = tuple(each for each in order if each is not None)
+        assert client.is_complete == (come[-4:] == whole or come[-5:] == (*whole, 0)), order
+        assert discarded.total() == len(order) - len(come)
 
 
 def test_nodes_beyond_the_limit_are_found_when_there_is_room() -> None:

@@ -79,6 +79,7 @@ def test_every_record_that_was_fetched_is_sent_and_nothing_else(
             assert responder.add_fetch(first, is_verified=bool(second))
             continue
         wanted = str(second)
+        pending = responder.pending_ranges()
         request = responder.next_read(first, partial(is_of, wanted))
         if request is None:
             assert all(each not in HELD for key, owes in owed(responder).items() if key[0] in wanted for each in owes)
@@ -87,6 +88,8 @@ def test_every_record_that_was_fetched_is_sent_and_nothing_else(
             part = range(request.first_sequence, request.first_sequence + request.count)
             assert 1 <= request.count <= first
             assert request.requestor in wanted
+            oldest = next(each for each in pending[key] if max(each.start, HELD.start) < min(each.stop, HELD.stop))
+            assert part.start == max(oldest.start, HELD.start), "what was asked for first is sent first"
             assert set(part) <= set(HELD)
             batch = RecordBatch(request.partition, part.start, [b"x"] * len(part))
             assert responder.complete_read(request, batch) == wire.RecordRun(batch, key[0])

@@ -29,6 +29,7 @@ LATER = 2.0 + STEADY_S
 
 ONE, OTHER = PeerEndpoint("tcp://10.0.0.1:4001"), PeerEndpoint("tcp://10.0.0.1:4002")
 INVALID = PeerEndpoint("tcp://:0")
+WAITING = PeerEndpoint("tcp://10.0.0.1:4003")
 
 
 class SilentIO:
@@ -154,7 +155,10 @@ def test_a_peer_with_an_invalid_endpoint_is_no_peer() -> None:
 
 def test_a_peer_that_does_not_answer_is_disconnected_for_another_one_and_tried_again() -> None:
     peers = Peers(connecting_max=1)
-    peers.discovered(PeerJoined("A", ONE), now=1.0)
+    peers.discovered(PeerJoined("A", ONE), PeerJoined("C", WAITING), now=1.0)
+    assert (peers.io.connected, peers.node.peers, len(peers.events)) == ({ONE}, 2, 2)
+    peers.discovered(PeerLeft("C", WAITING), now=1.0)
+    assert peers.node.peers == 1
     peers.discovered(PeerJoined("B", OTHER), now=1.0 + TRY_S)
     assert peers.io.connected == {OTHER}
     peers.changed((OTHER, True), now=3.0)
@@ -179,6 +183,8 @@ def test_each_action_is_run_by_what_it_is_for() -> None:
     done = ["subscribe", "records", "records", "reset", "unsubscribe", "timer", "change"]
     assert peers.io.done == done
     assert peers.events == [event]
+    peers.node.discovered(event, 1.0)
+    assert peers.events == [event, event], "other reports of discovery are passed on"
 
 
 def test_a_node_settles_once_when_its_peers_have_answered_and_counts_what_it_discards() -> None:

@@ -137,6 +137,34 @@ def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:
     assert made.idle_partitions(IDLE_S + 9) == [C], "a partition whose position was reset is kept"
 
 
+def test_partitions_that_are_held_or_limited_are_not_fetched() -> None:
+    made = Reassembler("ME", FetchConfig())
+    for partition in (A, B):
+        made.follow_partition(partition, 0)
+        made.record_known_end(partition, 5)
+    made.hold(A.__eq__)
+    assert (made.is_held(A), made.is_held(B)) == (True, False)
+    assert [each.partition for each in made.due_fetches(0.0)] == ["B"]
+    made.hold(None)
+    assert (made.is_held(A), made.is_held(B)) == (False, False)
+    assert [each.partition for each in made.due_fetches(0.1)] == ["A"]
+    made.hold(A.__eq__)
+    made.limit_rate(B.__eq__, 1)
+    made.add_batch(run(0, 5, B))
+    for partition in (A, B, C):
+        if partition == C:
+            made.follow_partition(C, 0)
+        made.record_known_end(partition, 9)
+    assert {each.partition for each in made.due_fetches(0.2)} == {"C", "B"}
+    made.add_batch(run(5, 9, B))
+    made.record_known_end(B, 20)
+    assert "B" not in [each.partition for each in made.due_fetches(0.3)]
+    while made.deadline() < 100:
+        now = made.deadline()
+        made.tick(now)
+        assert "A" not in [each.partition for each in made.due_fetches(now)]
+
+
 # Buffers
 
 

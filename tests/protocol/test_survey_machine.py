@@ -45,7 +45,7 @@ class Census(Player, kinds=("observer",)):
 
     def make(self, kind: str, config: Config, named: dict[str, Any], ranges: dict[Partition, range]) -> SurveyMachine:
         machine = SurveyMachine(ME, config, **named)
-        machine.start(0.0)
+        machine.start(self.now)
         return machine
 
     def _set_up(self, name: str, value: str) -> None:
@@ -85,8 +85,9 @@ class Census(Player, kinds=("observer",)):
         """Return who was seen last when and where, and by which tower from when to when."""
         found = []
         for node in self.survey().nodes:
-            reports = [f"{each.tower} {each.endpoint} {each.first_seen}-{each.last_seen}" for each in node.sightings]
-            found.append(f"[{' '.join([node.address, node.endpoint, str(node.last_seen), *reports])}]")
+            seen = [(each, each.first_seen - self.began_at, each.last_seen - self.began_at) for each in node.sightings]
+            reports = [f"{each.tower} {each.endpoint} {first}-{last}" for each, first, last in seen]
+            found.append(f"[{' '.join([node.address, node.endpoint, str(node.last_seen - self.began_at), *reports])}]")
         return found
 
     def partitions(self) -> list[str]:

@@ -41,7 +41,7 @@ from dafka.storage.tools.partitions import find_retained_sequence
 from dafka.storage.tools.verify import verify_storage
 from tests.power.runs import no_wait
 from tests.storage.model import Log, Model
-from tests.storage.quick import quickly
+from tests.storage.quick import quickly, with_checkpoints
 
 PARTITIONS = [Partition("orders", "A" * 32), Partition("orders", "B"), Partition("\udcff/..\0", "")]
 NAMES = ["reader", "", "ü/.."]
@@ -107,7 +107,7 @@ class History:
     async def open(self) -> None:
         """Open the storage to write it, and once more to read it."""
         url = self.url.format(folder=self.folder)
-        self.storage = await self.stack.enter_async_context(open_storage(url))
+        self.storage = with_checkpoints(await self.stack.enter_async_context(open_storage(url)))
         assert list(self.storage.repairs) == []
         if self.has_files:
             self.reader = await self.stack.enter_async_context(open_storage(url, read_only=True))

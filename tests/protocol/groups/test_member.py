@@ -100,6 +100,13 @@ survey_done 1 => record positions P=1:7
 confirm s => Assign P 7
 may_hand_out P => = True
 has_lease => = True
+# A partition that becomes known later is claimed at once
+member b
+start => record full, Survey
+confirm s
+survey_done 1
+0.1 partitions_known P => record claimed P
+0.2 partitions_known P other/P
 # A survey that began before the claim was durable does not count
 member b claiming
 1 tick => record, Survey

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
 from dafka.storage.cold import buckets, object_store
 from dafka.storage.cold.buckets import BucketStore
@@ -87,14 +87,16 @@ def test_connecting_takes_ten_seconds_at_most_and_only_uploads_may_take_longer_t
 async def test_requests_are_tried_again_and_a_failing_store_rests(tmp_path: Path, mock_clock: MockClock) -> None:
     """It rests twice as long each time, up to half a minute, until a request succeeds."""
     asked: list[str] = []
-    failures = 0
+    failures = failed = requests = 0
     mock_clock.autojump_threshold = 0
 
     def fault(operation: str, name: str) -> None:
-        nonlocal failures
+        nonlocal failures, failed, requests
         asked.append(operation)
+        requests += not operation.startswith("after")
         if failures:
             failures -= 1
+            failed += 1
             raise ObjectStoreError("failed")
 
     store = RetryingObjectStore(lambda: FaultyStore(FolderStore(str(tmp_path)), fault))
@@ -126,6 +128,7 @@ async def test_requests_are_tried_again_and_a_failing_store_rests(tmp_path: Path
             with nullcontext() if failing == 3 else pytest.raises(ObjectStoreError):
                 await request()
             assert asked == wanted
+            assert (store.requests, store.failures) == (requests, failed)
             await trio.sleep(1)
 
 
@@ -149,7 +152,8 @@ async def test_a_cache_keeps_what_was_used_last_up_to_its_size() -> None:
         while sum(model.values()) > 10 and len(model) > 1:
             model.popitem(last=False)
         assert (cache.hits, cache.misses, cache.bytes_held) == (hits, misses, sum(model.values()))
-        assert await cache.get(key, load) == -key
+        with assert_checkpoints():
+            assert await cache.get(key, load) == -key
         hits += 1
 
 

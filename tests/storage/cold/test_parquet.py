@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 
 import pyarrow as pa
@@ -45,6 +46,10 @@ def test_any_row_groups_are_read_as_they_were_written(monkeypatch: pytest.Monkey
         assert (segment.first_at, segment.last_at, segment.object_bytes) == (70, 135, len(data))
         tail = data[-segment.tail_bytes :]
         assert crc32c(tail) == segment.tail_crc
+        footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+        document, length = tail[: -footer_bytes - 4], tail[-footer_bytes - 4 : -footer_bytes]
+        assert len(document) == int.from_bytes(length, "little")
+        assert json.loads(document)["groups"][0][0] == 7
         index = SegmentIndex(segment, tail)
         columns = RECORD_COLUMNS & index.columns
         for number, group in enumerate(groups):
