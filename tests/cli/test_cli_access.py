@@ -126,7 +126,8 @@ def test_users_of_the_cluster_are_added_listed_and_removed(secured: Broker, tmp_
     path = tmp_path / "new"
     for content in ("other", password):
         path.write_text(content)
-        secured.output("user", "cluster", "add", "dora", "--new-password-file", str(path))
+        done = secured.done("user", "cluster", "add", "dora", "--new-password-file", str(path))
+        assert done == "added dora to the cluster: `dafka acl create --allow dora` says what it may do\n"
     assert secured.output("user", "cluster", "list").splitlines() == [
         "user  mechanisms",
         "carl  SCRAM-SHA-256, SCRAM-SHA-512",
@@ -138,7 +139,7 @@ def test_users_of_the_cluster_are_added_listed_and_removed(secured: Broker, tmp_
         options = ("--user", "dora", "--password-file", str(path), "--mechanism", mechanism)
         found = CliRunner().invoke(main, ["topic", "list", "--kafka", secured.servers, *options])
         assert found.exit_code == 0, found.output
-    secured.output("user", "cluster", "remove", "dora")
+    assert secured.done("user", "cluster", "remove", "dora") == "removed dora from the cluster\n"
     assert secured.error("user", "cluster", "remove", "dora") == "there is no user 'dora'"
     sentence = "the user 'carl' is in the file of users of this broker, which clients cannot change"
     assert sentence in secured.error("user", "cluster", "add", "carl", "--new-password-file", str(path))

@@ -124,9 +124,14 @@ def test_a_new_user_may_do_what_is_given_and_what_that_needs(
 ) -> None:
     """An empty pattern then removes the permissions of a kind, and of no other."""
     path = tmp_path / "users"
-    assert run_user("add", "alice", "--users", path, *options, stdin="secret\n")[0] == 0
+    added = run_user("add", "alice", "--users", path, *options, stdin="secret\n")
+    described = run_user("list", "--users", path)[1].strip()
+    assert added == (0, "", f"added {described} to {path}\n")
     assert read_users(path)["alice"].permissions == permissions
-    run_user("change", "alice", "--users", path, "--write", "")
+    changed = run_user("change", "alice", "--users", path, "--write", "")
+    if permissions.write:
+        described = run_user("list", "--users", path)[1].strip()
+        assert changed == (0, "", f"changed {described} in {path}\n")
     assert read_users(path)["alice"].permissions == attrs.evolve(permissions, write=())
 
 

@@ -42,6 +42,12 @@ class Broker:
         assert result.exit_code == 0, result.output
         return result.stdout
 
+    def done(self, *arguments: str) -> str:
+        """Run a command that says on standard error what it has done."""
+        result = self.run(*arguments)
+        assert (result.exit_code, result.stdout) == (0, ""), result.output
+        return result.stderr
+
     def lines(self, *arguments: str) -> list[Any]:
         return [json.loads(line) for line in self.output(*arguments, "--json").splitlines()]
 
@@ -94,13 +100,16 @@ def test_names_of_settings_are_completed() -> None:
 
 
 def test_topics_are_created_changed_and_deleted(broker: Broker) -> None:
-    broker.output("topic", "create", "made", "--logs", "3", "--set", "retention.ms=60000")
+    made = ["made", "--logs", "3", "--set", "retention.ms=60000", "--availability", "branch"]
+    assert broker.done("topic", "create", *made) == "created made\n"
     assert {"topic": "made", "logs": 3} in broker.lines("topic", "list")
     (found,) = broker.lines("topic", "describe", "made")
-    assert found["settings"] == {"retention.ms": "60000"}
+    assert found["settings"] == {"retention.ms": "60000", "availability": "branch"}
+    broker.output("topic", "alter", "made", "--unset", "availability")
     place = {"leader": 0, "leader_epoch": 0, "replicas": [0], "in_sync": [0]}
     assert found["logs"] == [{"log": n, "start_offset": 0, "end_offset": 0, **place} for n in range(3)]
-    broker.output("topic", "alter", "made", "--logs", "4", "--unset", "retention.ms", "--set", "retention.bytes=1000")
+    changed = ["--logs", "4", "--unset", "retention.ms", "--set", "retention.bytes=1000"]
+    assert broker.done("topic", "alter", "made", *changed) == "changed made\n"
     (found,) = broker.lines("topic", "describe", "made")
     assert (len(found["logs"]), found["settings"]) == (4, {"retention.bytes": "1000"})
     broker.output("topic", "alter", "made", "--set", "segment.ms=1000")
@@ -169,6 +178,9 @@ def test_groups_are_described_reset_and_deleted(broker: Broker) -> None:
     assert offset() == 10
     dry = broker.lines("group", "reset", "readers", "--to", "earliest", "--dry-run")
     assert dry == [{"group": "readers", "topic": "grouped", "log": 0, "former_offset": 10, "offset": 0}]
+    table = broker.run("group", "reset", "readers", "--to", "4", "--dry-run")
+    assert [line.split() for line in table.stdout.splitlines()[1:]] == [["grouped", "0", "10", "4"]]
+    assert table.stderr == "nothing was committed: this was a dry run\n"
     assert offset() == 10
     for target, expected in [
         ("earliest", 0),

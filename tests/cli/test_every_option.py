@@ -194,6 +194,31 @@ def test_the_help_shows_the_default_that_applies(line: Line) -> None:
             assert getattr(kind(**{each.setting: given[each.section, each.setting]}), each.setting) == own, each.opts
 
 
+def test_an_option_of_a_setting_has_its_name_its_unit_and_its_default() -> None:
+    for row in ROWS:
+
+        @click.command()
+        @options.setting_option(row.section, row.name, "What it is.", multiple=row.kind in {"texts", "endpoints"})
+        @options.setting_option(row.section, row.name, "Other.", "THIS", flag="--other", default="that")
+        def command() -> None: ...
+
+        first, other = command.params
+        kind = SECTIONS[row.section]
+        own = getattr(kind(), row.name)
+        assert (first.opts, other.opts) == ([f"--{row.name.replace('_', '-')}"], ["--other"])
+        unit = "DURATION" if row.kind == "ms" else "SIZE" if row.name.endswith("_bytes") else "N"
+        units = (None, None) if row.kind == "choice" else (unit, "THIS")
+        assert (first.metavar, other.metavar) == units, row
+        helps = [each.help or "" for each in (first, other) if isinstance(each, options.SettingOption)]
+        assert helps[1] == "Other.  [default: that]"
+        shown = helps[0].removeprefix("What it is.  [default: ").removesuffix("]")
+        if row.kind == "ms":
+            assert getattr(kind(**{row.name: shown}), row.name) == own
+            assert shown != str(own) or own <= 0, row
+        else:
+            assert shown == (", ".join(own) if isinstance(own, tuple) else str(own)), row
+
+
 @each_command
 def test_a_wrong_use_is_one_sentence_that_names_the_option(line: Line) -> None:
     if line.command != ("spark",):  # its script takes all further arguments

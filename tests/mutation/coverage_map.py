@@ -162,6 +162,8 @@ def _measure(module: str, top: Path, data: Path) -> int:
             line: sorted(index.values() if _SHARED in names else (index[name] for name in names if name in index))
             for line, names in contexts.items()
         }
+    if status == pytest.ExitCode.INTERRUPTED:  # it cannot be collected, and is measured again
+        return status
     digests = {file: _digest(top / file) for file in (*lines, module)}
     _path(module).write_text(json.dumps({"durations": durations, "digests": digests, "lines": lines}))
     return status
