@@ -55,28 +55,43 @@ class ShareReader:
 
         Raise `StorageError` or `BatchError` if the records cannot be read.
         """
-        log, partition = served.log, served.partition
         served.is_wanted |= served.is_reading
-        if partition is None or served.is_reading or wanted.records_max <= 0 or bytes_max <= 0:
+        if served.partition is None or served.is_reading or wanted.records_max <= 0 or bytes_max <= 0:
             return AcquiredRecords()
+        served.is_reading = True
+        try:
+            acquired = AcquiredRecords()
+            # A read can find only transaction markers, removed records or records of others: the next ones follow.
+            while not acquired.ranges and (unread := self._find_next(served)) is not None:
+                found = await self._reader.read(served.log, *unread, bytes_max)
+                if served.is_current:
+                    acquired = self._acquire(served, wanted, unread, found)
+            return acquired
+        finally:
+            served.is_reading = False
+            self._partitions.on_read(served)
+
+    def _find_next(self, served: LedSharePartition) -> tuple[Offset, Offset] | None:
+        """Return the offsets from the next available record up to the end for the group; None if there is none."""
+        log, partition = served.log, served.partition
+        if partition is None or not served.is_current:
+            return None
         settings = self._partitions.settings_of(served.key.group_id)
         partition.advance_log_start(log.index.start_offset)
         offset = partition.next_offset(settings.limits)
         end = log.last_stable_offset if settings.is_committed else log.high_watermark
-        if offset is None or offset >= end:
-            return AcquiredRecords()
-        served.is_reading = True
-        try:
-            found = await self._reader.read(log, Offset(offset), end, bytes_max)
-        finally:
-            served.is_reading = False
-            self._partitions.on_read(served)
-        if not served.is_current:
-            return AcquiredRecords()
-        batches = _describe(log, Offset(offset), found, is_committed=settings.is_committed)
+        return None if offset is None or offset >= end else (Offset(offset), end)
+
+    def _acquire(
+        self, served: LedSharePartition, wanted: ShareRead, unread: tuple[Offset, Offset], found: Sequence[bytes]
+    ) -> AcquiredRecords:
+        """Acquire available records among those that were read."""
+        assert served.partition is not None
+        settings, (offset, end) = self._partitions.settings_of(served.key.group_id), unread
+        batches = _describe(served.log, offset, found, is_committed=settings.is_committed)
         if not found:  # all records up to the end were deleted
             batches = [FetchedBatch(offset, end, has_records=False)]
-        ranges = partition.acquire(
+        ranges = served.partition.acquire(
             wanted.member_id,
             offset,
             batches,

@@ -227,6 +227,14 @@ def test_a_group_can_begin_at_the_first_record_and_get_only_committed_ones(shari
     assert sharing.offsets()[0] == 8
 
 
+def test_a_fetch_passes_over_batches_that_are_not_delivered(sharing: Sharing, client: Client) -> None:
+    set_group(client, sharing.group, share_auto_offset_reset="earliest", share_isolation_level="read_committed")
+    member = sharing.join("one")
+    for is_committed in (False, False, True):
+        sharing.write_transaction(is_committed=is_committed)
+    assert counts(member, member.fetch(max_bytes=1, max_wait_ms=0)) == {6: 1, 7: 1}
+
+
 def test_a_group_can_begin_at_the_first_record_that_is_not_too_old(sharing: Sharing, client: Client) -> None:
     set_group(client, sharing.group, share_auto_offset_reset="by_duration:PT1H")
     now_ms = time.time_ns() // 10**6

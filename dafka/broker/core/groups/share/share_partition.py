@@ -196,11 +196,12 @@ class SharePartition:
         """
         found, count = list[AcquiredRange](), 0
         for batch in batches:
-            is_full = self.end_offset - self.start_offset >= limits.in_flight_max
-            if count >= records_max or (is_full and batch.first >= self.end_offset):
+            if count >= records_max:
                 break
             self._archive(offset, batch.first if batch.has_records else batch.end)
             self._advance()
+            if batch.first >= self.end_offset >= self.start_offset + limits.in_flight_max:
+                break
             offset = batch.end
             first, end = self.end_offset, min(batch.end, self.start_offset + limits.in_flight_max)
             fresh = [Run(first, end)] if end > first else []
@@ -349,7 +350,7 @@ class SharePartition:
         for run in self._runs.between(first, end):
             if run.state is RecordState.AVAILABLE:
                 self._runs.put(Run(run.first, run.end, RecordState.ARCHIVED))
-        if end > self.end_offset:
+        if first <= self.end_offset < end:
             self._runs.put(Run(self.end_offset, end, RecordState.ARCHIVED))
 
     def _advance(self) -> None:

@@ -30,10 +30,10 @@ def make_log(draw: Random, end: int) -> list[FetchedBatch]:
     return found
 
 
-def read(log: Sequence[FetchedBatch], draw: Random, offset: int) -> list[FetchedBatch]:
-    """Return some batches from an offset on, as a read of the log does."""
+def read(log: Sequence[FetchedBatch], draw: Random, offset: int, end: int) -> list[FetchedBatch]:
+    """Return some batches from an offset on, as a read of the log up to its end does."""
     rest = [each for each in log if each.end > offset]
-    return rest[: draw.randint(1, 4)]
+    return rest[: draw.randint(1, 4)] or [FetchedBatch(offset, end, has_records=False)]
 
 
 @attrs.define
@@ -75,13 +75,14 @@ class Model:
         """Return the offsets acquired, each with its count."""
         found: list[tuple[int, int]] = []
         for batch in batches:
-            is_full = len(self.offsets) >= limits.in_flight_max
-            if len(found) >= records_max or (is_full and batch.first >= self.end):
+            if len(found) >= records_max:
                 break
             begins = batch.first if batch.has_records else batch.end
-            for number in range(offset, begins):
+            for number in range(offset, begins if offset <= self.end else self.end):
                 self._archive(number)
             self._advance()
+            if batch.first >= self.end and len(self.offsets) >= limits.in_flight_max:
+                break
             offset = batch.end
             for number in range(max(batch.first, self.start), batch.end if batch.has_records else 0):
                 if number >= self.end:
