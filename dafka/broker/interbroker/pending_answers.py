@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
@@ -35,7 +36,8 @@ class PendingAnswers(Generic[AnyAnswer]):
         self._messenger = messenger
         self._wait_s = wait_s
         self._requests: dict[int, _Request[AnyAnswer]] = {}
-        self._numbers = itertools.count()
+        # A broker that answers late must not answer another request, after this broker has started again.
+        self._numbers = itertools.count(secrets.randbits(52))
         messenger.on(answer, self._on_answer)
 
     def next_number(self) -> int:
