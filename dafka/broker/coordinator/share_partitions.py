@@ -8,7 +8,8 @@ once it is committed that their records are given up, so that none of these is d
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import attrs
 import trio
@@ -173,6 +174,17 @@ class SharePartitions:
         self._on_change(served)
         return found
 
+    @contextmanager
+    def delivering(self, member_id: str) -> Iterator[dict[LedSharePartition, Sequence[AcquiredRange]]]:
+        """Give the block a dict for the records that it acquires for a member. They are withdrawn if it fails."""
+        acquired = dict[LedSharePartition, Sequence[AcquiredRange]]()
+        try:
+            yield acquired
+        except BaseException:
+            for served, ranges in acquired.items():
+                self.withdraw(served, member_id, ranges)
+            raise
+
     def withdraw(self, served: LedSharePartition, member_id: str, ranges: Iterable[AcquiredRange]) -> None:
         """Take back records that a member has acquired, but not got. That delivery does not count."""
         assert served.partition is not None
@@ -199,11 +211,14 @@ class SharePartitions:
                 served.partition.release(member_id, limits)
                 self._on_change(served)
 
-    def on_acquired(self, served: LedSharePartition) -> None:
-        """Begin to watch the locks of records that were acquired."""
-        if served.key not in self._locks:
-            self._locks.set(served.key, steady_now_ms() + self.settings_of(served.key.group_id).limits.lock_ms)
-            self._has_locked.set()
+    def watch_locks(self, served: LedSharePartition) -> None:
+        """Watch the locks of records that were acquired or renewed."""
+        deadline_ms = None if served.partition is None else served.partition.next_deadline_ms()
+        if deadline_ms is not None and self._served.get(served.key) is served:
+            due_ms = self._locks.next_deadline_ms()
+            self._locks.set(served.key, deadline_ms)
+            if self._locks.next_deadline_ms() != due_ms:
+                self._has_locked.set()
 
     def on_read(self, served: LedSharePartition) -> None:
         """Notify the members that wait for the end of a read."""
@@ -218,6 +233,7 @@ class SharePartitions:
     def _on_change(self, served: LedSharePartition) -> None:
         """Write what has changed, and notify the members that wait for records."""
         assert served.partition is not None
+        self.watch_locks(served)
         if served.partition.revision > served.written:
             self._watchers.notify(served.log)
             if not served.is_writing:
@@ -361,9 +377,6 @@ class SharePartitions:
                 if served is None or served.partition is None:
                     continue
                 served.partition.expire(self.settings_of(key.group_id).limits, now_ms)
-                deadline_ms = served.partition.next_deadline_ms()
-                if deadline_ms is not None:
-                    self._locks.set(key, deadline_ms)
                 self._on_change(served)
             await trio.lowlevel.checkpoint()
 

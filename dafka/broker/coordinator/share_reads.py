@@ -103,7 +103,7 @@ class ShareReader:
         )
         if not ranges:
             return AcquiredRecords()
-        self._partitions.on_acquired(served)
+        self._partitions.watch_locks(served)
         last = ranges[-1].end
         kept = [
             data

@@ -98,16 +98,31 @@ class ClusterQueues:
     async def acknowledge(
         self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
     ) -> list[RefusedRecords]:
-        """Acknowledge records durably. Return what is refused."""
+        """Acknowledge records durably, at the next leader of a log if that has changed. Return what is refused."""
         refused: list[RefusedRecords] = []
+        deadline = trio.current_time() + LEADER_WAIT_S
 
         async def acknowledge(some: Sequence[Log]) -> None:
-            refused.extend(await self._acknowledge(queue, some, acknowledgements.of_logs(log.number for log in some)))
+            said = acknowledgements.of_logs(log.number for log in some)
+            access: QueueAccess = self._local if some[0].leadership.is_led else self._remote
+            try:
+                refused.extend(await access.acknowledge(queue, some, said))
+            except LeaderMovedError as error:
+                if trio.current_time() > deadline:
+                    refused.extend(said.refuse(error))
+                    return
+                await trio.sleep(RETRY_S)
+                begin(some)
+            except WebError as error:
+                refused.extend(said.refuse(error))
+
+        def begin(some: Sequence[Log]) -> None:
+            for each in group_by_leader(some):
+                nursery.start_soon(acknowledge, each)
 
         with unwrap_group():
             async with trio.open_nursery() as nursery:
-                for some in group_by_leader(logs):
-                    nursery.start_soon(acknowledge, some)
+                begin(logs)
         return sorted(refused, key=lambda each: (each.log, each.offset))
 
     def release(self, queue: Queue, logs: Sequence[Log], receipt: str) -> None:
@@ -115,22 +130,6 @@ class ClusterQueues:
         here, others = _split(logs)
         self._local.release(queue, here, receipt)
         self._remote.release(queue, others, receipt)
-
-    async def _acknowledge(
-        self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
-    ) -> list[RefusedRecords]:
-        """Acknowledge records of logs with the same leader, or with the next one if that has changed."""
-        deadline = trio.current_time() + LEADER_WAIT_S
-        while True:
-            access: QueueAccess = self._local if logs[0].leadership.is_led else self._remote
-            try:
-                return await access.acknowledge(queue, logs, acknowledgements)
-            except LeaderMovedError as error:
-                if trio.current_time() > deadline:
-                    return acknowledgements.refuse(error)
-            except WebError as error:
-                return acknowledgements.refuse(error)
-            await trio.sleep(RETRY_S)
 
 
 def _split(logs: Sequence[Log]) -> tuple[list[Log], list[Log]]:

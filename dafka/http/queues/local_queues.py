@@ -68,21 +68,15 @@ class LocalQueues:
         self, queue: Queue, logs: Sequence[Log], receipt: str, limits: ReceiveLimits, source: str
     ) -> list[LockedRecords]:
         """Lock available records for a receipt."""
-        found = dict[LedSharePartition, LockedRecords]()
-        try:
+        found: list[LockedRecords] = []
+        with self._shares.delivering(receipt) as acquired:
             for log in logs:
-                left = limits.without(found.values())
+                left = limits.without(found)
                 if left.are_reached:
                     break
                 served = await self._open(queue, log)
-                locked = await self._lock(served, receipt, left, source)
-                if locked is not None:
-                    found[served] = locked
-        except BaseException:
-            for served, locked in found.items():
-                self._shares.withdraw(served, receipt, locked.ranges)
-            raise
-        return list(found.values())
+                found += await self._lock(served, receipt, left, source, acquired)
+        return found
 
     async def acknowledge(
         self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
@@ -91,7 +85,8 @@ class LocalQueues:
         refused: list[RefusedRecords] = []
         changed: dict[Log, LedSharePartition] = {}
         for log in logs:
-            _check_led(log)
+            _check_led(log)  # before anything is acknowledged: the request is repeated at the new leaders
+        for log in logs:
             asked, found = acknowledgements.ranges.get(log.number, ()), list[Acknowledgement]()
             served = self._shares.served(queue.name, self._topic_id(log), log.number)
             if served is not None:
@@ -154,22 +149,28 @@ class LocalQueues:
         )
 
     async def _lock(
-        self, served: LedSharePartition, receipt: str, limits: ReceiveLimits, source: str
-    ) -> LockedRecords | None:
-        """Lock available records. Return None if there are none."""
+        self,
+        served: LedSharePartition,
+        receipt: str,
+        limits: ReceiveLimits,
+        source: str,
+        acquired: dict[LedSharePartition, Sequence[AcquiredRange]],
+    ) -> list[LockedRecords]:
+        """Lock available records of a log, if there are any. What is `acquired` is withdrawn if this fails."""
         records_max, bytes_max = limits
         wanted = ShareRead(member_id=receipt, records_max=records_max, range_max=records_max, is_exact=True)
         while True:
             try:
                 async with self._broker.reads_of(source):
-                    acquired = await self._broker.share_reader.read(served, wanted, bytes_max)
-                if not acquired.ranges:
-                    return None
-                locked = await self._look_into(served, receipt, acquired, bytes_max, source)
+                    read = await self._broker.share_reader.read(served, wanted, bytes_max)
+                if not read.ranges:
+                    return []
+                acquired[served] = read.ranges
+                locked = await self._look_into(served, receipt, read, bytes_max, source)
             except (StorageError, BatchError) as error:
                 raise WebError("storage_failed", f"the storage fails: {error}") from None
             if locked.ranges:  # else compaction has removed all of them
-                return locked
+                return [locked]
 
     async def _look_into(
         self, served: LedSharePartition, receipt: str, acquired: AcquiredRecords, bytes_max: int, source: str
@@ -178,13 +179,9 @@ class LocalQueues:
         batches = [(read_header(data), data) for data in acquired.batches]
         read = ReadRecords(acquired.ranges[0].first, acquired.ranges[-1].end, batches)
         locked = LockedRecords(served.log.number, read, acquired.ranges)
-        try:
-            sizes = await self._measure(locked, bytes_max, source)
-            if not self._shares.holds_lease(served):  # else another broker could have delivered them, too
-                raise LeaderMovedError(served.log)
-        except BaseException:
-            self._shares.withdraw(served, receipt, acquired.ranges)
-            raise
+        sizes = await self._measure(locked, bytes_max, source)
+        if not self._shares.holds_lease(served):  # another broker could have delivered them, too
+            raise LeaderMovedError(served.log)
         return locked if sizes is None else self._keep(served, receipt, locked, sizes, bytes_max)
 
     async def _measure(self, locked: LockedRecords, bytes_max: int, source: str) -> Mapping[int, int] | None:

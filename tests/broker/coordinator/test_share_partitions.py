@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import attrs
@@ -17,8 +18,14 @@ from dafka.broker.coordinator.share_reads import ShareRead
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.members import ShareHeartbeatRequest
-from dafka.broker.core.groups.share.share_partition import DEFAULT_LIMITS, Acknowledgement, AcknowledgeType
+from dafka.broker.core.groups.share.share_partition import (
+    DEFAULT_LIMITS,
+    Acknowledgement,
+    AcknowledgeType,
+    AcquiredRange,
+)
 from dafka.broker.core.log.log import Log
+from dafka.broker.core.metadata.commands import AlterGroupSettings
 from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.errors import NotLeaderError, StorageError
 from tests.broker.coordinator.brokers import Brokers
@@ -149,13 +156,21 @@ def _leads(broker: Broker) -> bool:
     return log is not None and log.leadership.is_led
 
 
-async def test_locks_expire(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def mock_steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (share_partitions, share_reads):
         monkeypatch.setattr(module, "steady_now_ms", lambda: int(trio.current_time() * 1000))
+
+
+@pytest.mark.usefixtures("mock_steady_clock")
+async def test_locks_expire(autojump_clock: MockClock) -> None:
     async with open_orders() as brokers:
         await join(brokers, GROUPS[0])
         broker, served = await load(brokers, GROUPS[0])
         assert await append(broker, served.log, b"x")
+        with pytest.raises(BrokenPipeError), broker.shares.delivering("m") as acquired:  # it does not count
+            acquired[served] = (await broker.share_reader.read(served, READ, 2**20)).ranges
+            raise BrokenPipeError
         for count in range(1, DEFAULT_LIMITS.delivery_count_max + 1):
             (found,) = (await broker.share_reader.read(served, READ, 2**20)).ranges
             assert found.delivery_count == count
@@ -169,6 +184,25 @@ async def test_locks_expire(autojump_clock: MockClock, monkeypatch: pytest.Monke
         assert await broker.shares.wait_written(served) is ErrorCode.NONE
         assert served.partition is not None
         assert served.partition.start_offset == 1
+
+
+@pytest.mark.usefixtures("mock_steady_clock")
+async def test_a_lock_of_a_shorter_duration_expires_before_earlier_ones(autojump_clock: MockClock) -> None:
+    async with open_orders() as brokers:
+        await join(brokers, GROUPS[0])
+        broker, served = await load(brokers, GROUPS[0])
+        assert await append(broker, served.log, b"x", b"y")
+        one = attrs.evolve(READ, records_max=1)
+        assert (await broker.share_reader.read(served, one, 2**20)).ranges
+        await broker.node.admin.change(AlterGroupSettings(GROUPS[0], {"share.record.lock.duration.ms": "15000"}))
+        await wait_for(lambda: broker.shares.settings_of(GROUPS[0]).limits.lock_ms == 15_000)
+        assert (await broker.share_reader.read(served, one, 2**20)).ranges
+        found: Sequence[AcquiredRange] = ()
+        with trio.fail_after(17):
+            while not found:
+                await trio.sleep(0.5)
+                found = (await broker.share_reader.read(served, READ, 2**20)).ranges
+        assert [tuple(each) for each in found] == [(1, 2, 2)]
 
 
 @attrs.define

@@ -7,7 +7,7 @@ If it does nothing, they become available again. A record that is delivered too 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -125,6 +125,7 @@ class SharePartition:
         self.leader_epoch = leader_epoch
         self.revision = 0
         self._runs = RunTable(state.start_offset, restore_runs(state))
+        self._next_deadline_ms: int | None = None
         self._log_start = 0
 
     @property
@@ -171,9 +172,8 @@ class SharePartition:
         return available
 
     def next_deadline_ms(self) -> int | None:
-        """Return when the next lock expires; None if no record is acquired."""
-        acquired = (run.deadline_ms for run in self._runs if run.state is RecordState.ACQUIRED)
-        return min(acquired, default=None)
+        """Return when to call `expire`: no lock expires before. It is None if no record is acquired."""
+        return self._next_deadline_ms
 
     def acquire(
         self,
@@ -211,15 +211,8 @@ class SharePartition:
                     continue
                 end = min(run.end, run.first + records_max - count) if is_exact else run.end
                 if end > run.first:
-                    acquired = Run(
-                        run.first,
-                        end,
-                        RecordState.ACQUIRED,
-                        run.delivery_count + 1,
-                        member_id,
-                        now_ms + limits.lock_ms,
-                    )
-                    self._runs.put(acquired)
+                    acquired = Run(run.first, end, RecordState.ACQUIRED, run.delivery_count + 1, member_id)
+                    self._lock(acquired, now_ms + limits.lock_ms)
                     _add_range(found, AcquiredRange(run.first, end, acquired.delivery_count), range_max)
                     count += end - run.first
         self.counts[ShareEvent.ACQUIRED] += count
@@ -262,23 +255,15 @@ class SharePartition:
         The ranges do not overlap. `others` is what the member says of all other records that it has; None for nothing.
         """
         self.expire(limits, now_ms)
-        found, asked, position = list[Acknowledgement](), sorted(acknowledgements), 0
-        for run in self._runs:
-            if run.member_id != member_id:
-                continue
-            first = run.first
-            while position < len(asked) and asked[position].first < run.end:
-                each = asked[position]
-                begins, end = max(each.first, first), min(each.end, run.end)
-                if begins < end:
-                    found += _say_of_others(first, begins, others)
-                    found.append(Acknowledgement(begins, end, each.kind))
-                    first = end
-                if each.end > run.end:
-                    break  # it goes on in the next run
-                position += 1
-            found += _say_of_others(first, run.end, others)
-        return found
+        asked = sorted(acknowledgements)
+        if others is not None:
+            asked = list(_fill_gaps(asked, self.start_offset, self.end_offset, others))
+        return [
+            Acknowledgement(run.first, run.end, kind)
+            for first, end, kind in asked
+            for run in self._runs.between(first, end)
+            if run.member_id == member_id
+        ]
 
     def withdraw(self, member_id: str, ranges: Iterable[AcquiredRange]) -> None:
         """Take back records that a member has acquired, but not got. That delivery does not count."""
@@ -303,8 +288,11 @@ class SharePartition:
 
     def expire(self, limits: ShareLimits, now_ms: int) -> bool:
         """Release the records whose locks have expired. Return whether there were any."""
-        acquired = (run for run in self._runs if run.state is RecordState.ACQUIRED)
+        if self._next_deadline_ms is None or now_ms < self._next_deadline_ms:
+            return False
+        acquired = [run for run in self._runs if run.state is RecordState.ACQUIRED]
         expired = [run for run in acquired if run.deadline_ms <= now_ms]
+        self._next_deadline_ms = min((run.deadline_ms for run in acquired if run.deadline_ms > now_ms), default=None)
         self.counts[ShareEvent.EXPIRED] += sum(run.end - run.first for run in expired)
         return self._release(expired, limits)
 
@@ -319,6 +307,12 @@ class SharePartition:
         is_complete = bool(runs) and runs[0].first == first and runs[-1].end == end
         return is_complete and all(run.member_id == member_id and run.state is RecordState.ACQUIRED for run in runs)
 
+    def _lock(self, run: Run, deadline_ms: int) -> None:
+        """Lock acquired records until a deadline."""
+        self._runs.put(attrs.evolve(run, deadline_ms=deadline_ms))
+        if self._next_deadline_ms is None or deadline_ms < self._next_deadline_ms:
+            self._next_deadline_ms = deadline_ms
+
     def _release(self, runs: Sequence[Run], limits: ShareLimits) -> bool:
         for run in runs:
             self._end_delivery(run, AcknowledgeType.RELEASE, limits, 0)
@@ -328,7 +322,7 @@ class SharePartition:
 
     def _end_delivery(self, run: Run, kind: AcknowledgeType, limits: ShareLimits, now_ms: int) -> None:
         if kind is AcknowledgeType.RENEW:
-            self._runs.put(attrs.evolve(run, deadline_ms=now_ms + limits.lock_ms))
+            self._lock(run, now_ms + limits.lock_ms)
         elif kind is AcknowledgeType.ACCEPT:
             self._runs.put(Run(run.first, run.end, RecordState.ACKNOWLEDGED))
         elif kind is AcknowledgeType.RELEASE and run.delivery_count < limits.delivery_count_max:
@@ -360,8 +354,17 @@ class SharePartition:
         self._runs.drop_ended()
 
 
-def _say_of_others(first: int, end: int, kind: AcknowledgeType | None) -> list[Acknowledgement]:
-    return [Acknowledgement(first, end, kind)] if kind is not None and first < end else []
+def _fill_gaps(
+    ranges: Iterable[Acknowledgement], first: int, end: int, kind: AcknowledgeType
+) -> Iterator[Acknowledgement]:
+    """Yield ranges that are in order, and between them the rest of the offsets from the first one to the end."""
+    for each in ranges:
+        if first < each.first:
+            yield Acknowledgement(first, each.first, kind)
+        yield each
+        first = max(first, each.end)
+    if first < end:
+        yield Acknowledgement(first, end, kind)
 
 
 def _add_range(ranges: list[AcquiredRange], added: AcquiredRange, range_max: int) -> None:
