@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import attrs
 import trio
@@ -120,7 +121,7 @@ class DeadLetterQueue:
     _create_topic: CreateTopic
     _config: KafkaConfig
     _time_ms: Callable[[], int]
-    _logs: dict[tuple[str, int], _LetterLog] = attrs.field(init=False, factory=dict)
+    _logs: WeakKeyDictionary[Log, _LetterLog] = attrs.field(init=False, factory=WeakKeyDictionary)
     _reported: dict[tuple[str, str], float] = attrs.field(init=False, factory=dict)
 
     async def store(
@@ -232,8 +233,10 @@ class DeadLetterQueue:
         The same batch is sent again after a temporary error, as its outcome can be unknown. The producer id is not
         used again if that ends too early: the log could take the next batch for this one.
         """
-        number = source_number % topic.log_count
-        known = self._logs.setdefault((topic.topic_id, number), _LetterLog())
+        log = self._log_table.find_client_log(topic.name, source_number % topic.log_count, topic.topic_id)
+        if log is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""
+        known = self._logs.setdefault(log, _LetterLog())
         async with known.lock:
             batch, error, text = b"", ErrorCode.REQUEST_TIMED_OUT, ""
             while is_wanted():
@@ -244,7 +247,7 @@ class DeadLetterQueue:
                     known.producer, known.sequence, batch = result.producer, 0, b""
                 batch = batch or encode_letters(letters, self._time_ms(), known.producer, known.sequence)
                 try:
-                    error, text = await self._append(topic, number, batch)
+                    error, text = await self._append(topic.topic_id, log, batch)
                 except BaseException:
                     known.producer = None
                     raise
@@ -259,12 +262,11 @@ class DeadLetterQueue:
                 known.sequence = (known.sequence + len(letters)) % 2**31
             return error, text
 
-    async def _append(self, topic: Topic, number: int, batch: bytes) -> tuple[ErrorCode, str]:
-        log = self._log_table.find_client_log(topic.name, number, topic.topic_id)
-        if log is None:
+    async def _append(self, topic_id: str, log: Log, batch: bytes) -> tuple[ErrorCode, str]:
+        if log.is_gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""
         try:
-            await self._appends.append(topic.topic_id, log, batch)
+            await self._appends.append(topic_id, log, batch)
         except LettersRefused as refused:
             is_stored = refused.error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
             return ErrorCode.NONE if is_stored else refused.error_code, str(refused)

@@ -108,7 +108,7 @@ class SharePartitions:
     _time_ms: Callable[[], int]
     settings_of: Callable[[str], ShareSettings]
     counts: defaultdict[str, Counter[ShareEvent]] = attrs.field(init=False, factory=lambda: defaultdict(Counter))
-    """What has happened to records here, by group."""
+    """What has happened to records here, by group. Groups that are not used here are forgotten."""
     _served: dict[SharePartitionKey, LedSharePartition] = attrs.field(init=False, factory=dict)
     _locks: Deadlines[SharePartitionKey] = attrs.field(init=False, factory=Deadlines)
     _has_locked: trio.Event = attrs.field(init=False, factory=trio.Event)
@@ -381,7 +381,7 @@ class SharePartitions:
             await trio.lowlevel.checkpoint()
 
     async def _forget_idle(self) -> None:
-        """Forget the share partitions that are not used, and have nothing to write."""
+        """Forget the share partitions that are not used, and have nothing to write, and groups without others."""
         while True:
             await trio.sleep(IDLE_S)
             for served in list(self._served.values()):
@@ -392,3 +392,5 @@ class SharePartitions:
                 )
                 if is_idle and served.key not in self._locks:
                     self._end(served, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            for group_id in self.counts.keys() - {key.group_id for key in self._served}:
+                del self.counts[group_id]
