@@ -242,6 +242,13 @@ class MemoryPool:
         self.take_now(granted)
         return granted
 
+    def has_room(self, size: int, granted: int) -> bool:
+        """Return whether there is memory for a response, after a grant for it was given back.
+
+        A single batch can be larger than the grant. If it is even larger than the pool, it needs the whole pool.
+        """
+        return size <= granted or min(size, self.bytes_max) <= self.left_bytes
+
     def take_now(self, size: int) -> None:
         """Take memory for data that exists already, without waiting."""
         self.taken_bytes += size

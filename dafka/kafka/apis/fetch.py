@@ -193,7 +193,7 @@ async def _read_within_memory(
             parts.append(part)
     finally:
         answers.give_back(granted)
-    if granted - left > max(granted, answers.left_bytes):
+    if not answers.has_room(granted - left, granted):
         for each, part in zip(wanted, parts, strict=True):
             part.records, part.aborted_transactions, each.available_bytes = b"", None, 0
     return parts

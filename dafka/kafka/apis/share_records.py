@@ -205,13 +205,16 @@ async def _fetch(
                 _find_served(context, member, each, part)
         logs = [part.log for part in parts.values() if part.log is not None]
         with context.broker.node.watchers.watching(logs) as advanced:
-            await _read_within_memory(context, context.limit_response(request.max_bytes), wanted, parts)
+            missing_bytes = await _read_within_memory(context, context.limit_response(request.max_bytes), wanted, parts)
             found = {each: part for each, part in parts.items() if part.is_urgent}
             if found or trio.current_time() >= deadline:
                 for each in found:
                     session.delay(each)
                 return found
             with trio.move_on_at(deadline):
+                if missing_bytes:
+                    async with context.server.answers.take(context.source, missing_bytes):
+                        continue  # then the records are read again
                 await advanced.wait()
     return {}
 
@@ -230,34 +233,39 @@ def _find_served(context: RequestContext, member: ShareMemberId, named: SharedLo
 
 async def _read_within_memory(
     context: RequestContext, bytes_max: int, wanted: ShareRead, parts: Mapping[SharedLog, _Part]
-) -> None:
-    """Acquire records within the memory that unread responses of other clients leave."""
+) -> int:
+    """Acquire records within the memory that unread responses of other clients leave.
+
+    If a batch is larger than that, nothing is acquired. Return the memory that is missing then, else 0.
+    """
     answers, shares = context.server.answers, context.broker.shares
     granted = left = answers.grant(min(max(bytes_max, 0), RESPONSE_BYTES_MAX))
-    acquired = dict[SharedLog, _Part]()
-    try:
-        for each, part in parts.items():
-            if part.served is None or part.error:
-                continue
-            try:
-                async with context.broker.reads_of(context.source):
-                    part.acquired = await context.broker.share_reader.read(part.served, wanted, left)
-            except (StorageError, BatchError):
-                part.error = ErrorCode.KAFKA_STORAGE_ERROR
-                continue
-            if part.acquired.ranges:
-                acquired[each] = part
-                left -= sum(map(len, part.acquired.batches)) + len(part.acquired.ranges) * _RANGE_BYTES
-                wanted = attrs.evolve(wanted, records_max=wanted.records_max - part.acquired.record_count)
-    finally:
-        answers.give_back(granted)
-    is_too_large = granted - left > max(granted, answers.left_bytes)
-    for each, part in acquired.items():
+    with shares.delivering(wanted.member_id) as acquired:
+        try:
+            for part in parts.values():
+                if part.served is None or part.error:
+                    continue
+                try:
+                    async with context.broker.reads_of(context.source):
+                        part.acquired = await context.broker.share_reader.read(part.served, wanted, left)
+                except (StorageError, BatchError):
+                    part.error = ErrorCode.KAFKA_STORAGE_ERROR
+                    continue
+                if part.acquired.ranges:
+                    acquired[part.served] = part.acquired.ranges
+                    left -= sum(map(len, part.acquired.batches)) + len(part.acquired.ranges) * _RANGE_BYTES
+                    wanted = attrs.evolve(wanted, records_max=wanted.records_max - part.acquired.record_count)
+        finally:
+            answers.give_back(granted)
+    has_room = answers.has_room(granted - left, granted)
+    for each, part in parts.items():
+        if part.served not in acquired:
+            continue
         part.error = _find_refusal(context, each, part)
-        if is_too_large or part.error:
-            assert part.served is not None
+        if part.error or not has_room:
             shares.withdraw(part.served, wanted.member_id, part.acquired.ranges)
             part.acquired = _NOTHING
+    return 0 if has_room else granted - left
 
 
 def _find_refusal(context: RequestContext, named: SharedLog, part: _Part) -> ErrorCode:

@@ -55,6 +55,20 @@ def test_pool_is_at_most_half_of_the_memory_and_never_empty() -> None:
         assert Memory(total).make_pool(asked).bytes_max == expected
 
 
+def test_a_response_larger_than_its_pool_needs_the_whole_pool() -> None:
+    memory = Memory(100)
+    pool = memory.make_pool(50)
+    for other, size, granted, expected in (
+        (0, 51, 20, True),
+        (1, 51, 20, False),
+        (1, 49, 20, True),
+        (60, 20, 20, True),
+    ):
+        pool.take_now(other)
+        assert pool.has_room(size, granted) == expected
+        pool.give_back(other)
+
+
 @attrs.define(eq=False)
 class Request:
     """A request of the model, which is received in pieces."""

@@ -11,10 +11,13 @@ import pytest
 
 from dafka import Config
 from dafka.batches import encode_batch
+from dafka.broker.connections.uploads import SMALL_BYTES
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.storage.plugin_helpers import now_ms
 from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.apis.test_share_groups import set_group
+from tests.kafka.share_member import ShareMember
 from tests.waiting import poll_until
 
 PLACE = ("t", 0)
@@ -182,3 +185,14 @@ def test_a_fetch_does_not_wait_while_the_log_has_as_much_as_it_may_get(client: C
         values = {"max_wait_ms": 10**7, "max_bytes": whole, "min_bytes": min(whole, 2 * each)}
         (topic,) = client.ask(ApiKey.FETCH, 4, topics=[{"topic": "t", "partitions": parts}], **values)["responses"]
         assert any(part["records"] for part in topic["partitions"])
+
+
+def test_a_batch_that_is_larger_than_the_memory_for_responses_is_delivered_alone() -> None:
+    with open_door(Config().with_kafka(answers_bytes_max=1000)) as door, door.connect() as client:
+        client.create_topics("t", logs=1)
+        set_group(client, "g", share_auto_offset_reset="earliest")
+        assert client.append("t", encode_batch(0, [bytes(2 * SMALL_BYTES)], timestamps=1)) == 0
+        assert len(fetch(client, max_bytes=10**6)) > 2 * SMALL_BYTES
+        member = ShareMember(door.servers, "g", "t", "m").join()
+        poll_until(lambda: bool(member.deliveries_in(member.fetch())))
+        member.client.socket.close()
