@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from dafka import Config
-from dafka.errors import StorageError, StorageUnsupportedError
-from dafka.protocol import CommitQueue
+from dafka.errors import StorageError, StorageLostError, StorageUnsupportedError
+from dafka.protocol import CommitQueue, ResetPosition
 from dafka.records import Partition, RecordBatch
 from dafka.roles.commit_pipeline import Commit, CommitPipeline, CommitStage
 from dafka.roles.logging_events import CommitSlow
@@ -283,6 +283,28 @@ async def test_slow_commits_are_logged_once_a_minute(
     expected: list[Any] = [pytest.approx((after, duration_s, 1)) for after in logged]
     assert [(time - first, seconds, records) for time, seconds, records in node.slow] == expected
     assert node.pipeline.timer.histogram().total == pytest.approx(55 * duration_s)
+
+
+async def test_the_loss_of_the_storage_ends_the_pipeline_and_keeps_what_was_received() -> None:
+    node = Node({0: StorageLostError("it was removed")})
+    node.put(0, 3)
+    with pytest.raises(StorageLostError):
+        await node.pipeline.run()
+    assert (node.pipeline.refusal, node.machine.acknowledged, node.pipeline.has_work()) == ("", {}, True)
+    assert [entry[0] for entry in node.disk.log] == ["prepare", "prepare last", "failed last", "failed"]
+
+
+async def test_a_reset_drops_what_waits_before_it_and_is_acknowledged() -> None:
+    node = Node()
+    node.put(0, 2)
+    node.pipeline.queue.put_reset(ResetPosition(A, 7))
+    node.put(7, 8)
+    await node.pipeline.finish()
+    steps = [entry for entry in node.disk.log if entry[0] in {"written", "ack", "reset", "acknowledged"}]
+    assert steps == [
+        *(("reset", A, 7), ("ack", A, 7), ("acknowledged",)),
+        *(("written", (A, 8)), ("ack", A, 8), ("acknowledged",)),
+    ]
 
 
 async def test_compacted_records_need_a_storage_that_keeps_their_places() -> None:

@@ -13,8 +13,9 @@ import dafka.blocking
 from dafka import Config, Consumer, Partition, Producer
 from dafka.errors import ConfigError, UnansweredError
 from dafka.events import PartitionsAssigned, PartitionsLost, PartitionsRevoked
+from dafka.protocol.groups import GROUP_PREFIX
 from dafka.roles import describe_group, group_tools, list_groups, reset_group
-from dafka.roles.group import Group
+from dafka.roles.group import Group, check_group
 from dafka.testing import Cluster
 from tests.roles.helpers import DEADLINE_S, wait_event
 from tests.waiting import wait_until
@@ -146,16 +147,24 @@ async def test_a_member_that_was_stopped_hands_out_nothing_before_it_looks_at_it
         assert consumer._take_run() is not None
 
 
-async def test_what_a_member_cannot_do(dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config
+def test_settings_and_names_that_do_not_suit_groups_are_refused() -> None:
+    config, longest = Config(), "b" * (255 - len(GROUP_PREFIX))
     for settings, group, message in (
-        ({"name": "a", "positions": "memory:"}, "b", "no `name` and no `positions`"),
-        ({"group_lease_ms": 600_001}, "b", "at most 600000"),
-        ({}, "b" * 250, "255"),
+        ({"name": "a"}, "b", "no `name` and no `positions`"),
+        ({"positions": "memory:"}, "b", "no `name` and no `positions`"),
+        ({"group_lease_ms": 600_001}, "b", "expected at most 600000, not 600001"),
+        ({}, f"{longest}b", "255"),
     ):
         with pytest.raises(ConfigError, match=message):
-            async with dafka_cluster.consumer(["orders"], config.with_consumer(**settings), group=group):
-                pytest.fail("it is open")
+            check_group(group, config.with_consumer(**settings))
+    check_group(longest, config.with_consumer(group_lease_ms=600_000))
+
+
+async def test_what_a_member_cannot_do(dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config
+    with pytest.raises(ConfigError, match="255"):
+        async with dafka_cluster.consumer(["orders"], config, group="b" * 250):
+            pytest.fail("it is open")
     async with dafka_cluster.consumer(["orders"], config, group="billing") as consumer:
         assert consumer.group == "billing"
         with pytest.raises(ConfigError, match="no group"):

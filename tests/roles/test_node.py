@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -15,7 +17,8 @@ import trio
 import trio.testing
 
 from dafka import Config, open_consumer, open_producer, serve_tower
-from dafka.config import DialectName
+from dafka.config import BATCH_BYTES_MAX, DialectName
+from dafka.discovery import Advertisement
 from dafka.endpoints import is_local
 from dafka.protocol import (
     EndpointsExposed,
@@ -27,12 +30,15 @@ from dafka.protocol import (
     TowersHeard,
     TowersSilent,
 )
+from dafka.records import BATCH_OVERHEAD_BYTES
 from dafka.roles import Health, trio_context
 from dafka.roles import sockets as sockets_module
 from dafka.roles.events import EventFeed
 from dafka.roles.sockets import node_warnings
+from dafka.roles.statistics import BOUNDS_S, Timer
 from dafka.testing import Cluster, open_cluster
 from dafka.transport.connections import MANY_CONNECTIONS
+from dafka.wire import Role
 from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import (
     DEADLINE_S,
@@ -220,3 +226,48 @@ def test_a_loopback_node_warns_if_its_tower_is_on_another_machine() -> None:
     assert node_warnings(config, here) == [LoopbackOnly(here, "tcp://10.0.0.7:5556")]
     assert node_warnings(config.with_node(discovery="static:tcp://10.0.0.7:1"), here) == []
     assert node_warnings(Config(), here) == []
+
+
+IPV4, IPV6 = "tcp://10.0.0.1:5556", "tcp://[fe80::1]:5556"
+
+
+@pytest.mark.parametrize(
+    ("bind", "tower", "advertise", "family", "host"),
+    [
+        ("tcp://*:*", IPV4, "", "tcp://*:*", ""),
+        ("tcp://*:7", IPV6, "", "tcp://[::]:7", ""),
+        ("tcp://0.0.0.0:7", IPV6, "", "tcp://0.0.0.0:7", ""),
+        ("tcp://[::]:7", IPV4, "", "tcp://[::]:7", ""),
+        ("tcp://10.0.0.7:7", IPV6, "", "tcp://10.0.0.7:7", "10.0.0.7"),
+        ("tcp://[fe80::7]:7", IPV4, "", "tcp://[fe80::7]:7", "[fe80::7]"),
+        ("tcp://10.0.0.7:7", IPV4, "here", "tcp://10.0.0.7:7", "here"),
+        ("tcp://*:7", IPV4, "here", "tcp://*:7", "here"),
+    ],
+)
+def test_a_node_listens_where_its_tower_is_and_advertises_the_host_it_listens_at(
+    bind: str, tower: str, advertise: str, family: str, host: str
+) -> None:
+    config = Config().with_node(bind=bind).with_beacon(tower_sub=(IPV4, tower), advertise=advertise)
+    assert sockets_module._choose_family(config).bind == family
+    static = config.with_node(discovery="static:tcp://10.0.0.1:1")
+    assert sockets_module._choose_family(static).bind == bind
+    node: Any = SimpleNamespace(_config=config, address="A", _mesh=SimpleNamespace(port=9), _role=Role.STORE)
+    expected = Advertisement("A", host, 9, Role.STORE)
+    assert sockets_module.NodeSockets._advertisement(node) == expected
+
+
+def test_a_node_takes_a_batch_of_the_usual_size_and_of_its_largest_record() -> None:
+    small, large = (Config().with_node(message_bytes_max=size).node for size in (1024, 2**29))
+    assert sockets_module.batch_bytes_max(small) == BATCH_BYTES_MAX
+    assert sockets_module.batch_bytes_max(large) == 2**29 + BATCH_OVERHEAD_BYTES
+
+
+def test_a_histogram_counts_each_duration_in_the_first_bucket_that_it_fits() -> None:
+    timer, durations = Timer(), [0.0, *BOUNDS_S, *(each * 1.01 for each in BOUNDS_S), 99.0]
+    for seconds in durations:
+        timer.add(seconds)
+    found = timer.histogram()
+    bounds = [-1.0, *found.bounds, math.inf]
+    expected = [sum(low < each <= high for each in durations) for low, high in itertools.pairwise(bounds)]
+    assert (list(found.counts), found.count) == (expected, len(durations))
+    assert found.total == pytest.approx(sum(durations))

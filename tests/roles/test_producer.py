@@ -348,6 +348,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"address": ADDRESS, "next_sequence": -1},
         "next_sequence: expected a whole number from 0 to 2\\^62 - 1, not -1",
     ),
+    ({}, {"address": ADDRESS, "next_sequence": 2**62}, "next_sequence: expected a whole number"),
     ({}, {"address": ADDRESS, "next_sequence": True}, "next_sequence: expected a whole number"),
     ({}, {"next_sequence": 1}, "next_sequence: expected an address with it, that of the partition to continue"),
     ({"spool": "memory:"}, {"address": ADDRESS}, "address: expected none with a spool, which has its own"),

@@ -14,11 +14,18 @@ import trio.testing
 
 from dafka import Config, Store, roles, wire
 from dafka.cli.daemons import serve_store_with_restarts
-from dafka.errors import AddressInUseError, StorageError
+from dafka.errors import AddressInUseError, StorageError, StorageSequenceError
 from dafka.events import PartitionReplaced
+from dafka.protocol import StorageFailed
 from dafka.records import Partition, RecordBatch
-from dafka.roles import open_producer
-from dafka.roles.producer_partition import copy_spooled_partition, find_spooled_partition
+from dafka.roles import open_producer, producer_partition
+from dafka.roles.producer_partition import (
+    copy_spooled_partition,
+    find_spooled_partition,
+    make_machine,
+    open_spooled_machine,
+    replace_spooled_partition,
+)
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import PartitionInfo, open_storage, read_range
 from dafka.storage.memory import MemoryStorage
@@ -92,22 +99,12 @@ async def test_records_flow_again_after_the_file_was_deleted(*, has_spool: bool,
             assert (await held(path))[again.partition] == contents(first, 310)
 
 
-async def test_a_partition_whose_address_the_program_gave_is_never_replaced(tmp_path: Path) -> None:
-    """The program counts its sequences, so a new partition would confuse it."""
-    path = tmp_path / "store.db"
-    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
-        async with open_producer("hello", cluster.config, address="A" * 32) as producer:
-            await producer.send_many(contents(0, 10))
-            await producer.wait_stored()
-        config = cluster.config.with_producer(close_timeout_ms=100)
-        remove(path)
-        with trio.CancelScope() as scope:
-            async with open_producer("hello", config, address="A" * 32, next_sequence=10) as producer:
-                await producer.send(b"10")
-                with trio.move_on_after(4):
-                    await wait_event(producer.events, PartitionReplaced)
-                assert producer.statistics().partitions_replaced == 0
-                scope.cancel()
+async def test_a_partition_whose_address_the_program_gave_is_never_replaced() -> None:
+    """The program counts its sequences, so a new partition would confuse it. No limit is 0 seconds."""
+    config = QUICK.with_node(bind="tcp://127.0.0.1:*").with_producer(min_stores=0, close_timeout_ms=0)
+    for address, after_s in ((None, 0.3), ("A" * 32, 0.0)):
+        async with open_producer("hello", config, address=address) as producer:
+            assert producer._machine._stranded_detector._after_s == after_s
 
 
 async def test_waiting_for_stores_ends_although_the_partition_was_replaced_twice() -> None:
@@ -242,3 +239,51 @@ async def test_a_replacement_that_failed_anywhere_is_completed() -> None:
         found = [value async for each in read_range(spool, SECOND, 0, 10) for value in each.values]
         assert found == contents(first, 10)
         assert await find_spooled_partition(spool, "hello") == SECOND
+
+
+async def test_a_replacement_is_tried_again_each_second_until_it_succeeds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    spool, reports = FullSpool(), list[object]()
+    await spool.append([RecordBatch(FIRST, 0, contents(0, 10))])
+    spool.calls_left = 0
+
+    async def empty_the_disk() -> None:
+        await trio.sleep(2.5)
+        spool.calls_left = 100
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(empty_the_disk)
+        await replace_spooled_partition(spool, FIRST, 4, SECOND, reports.append)
+    assert trio.current_time() - began == pytest.approx(3)
+    assert reports == [StorageFailed("database or disk is full")] * 3
+    assert await find_spooled_partition(spool, "hello") == SECOND
+
+
+async def test_a_spool_is_continued_at_its_end_if_it_holds_what_was_acknowledged() -> None:
+    """What was trimmed was acknowledged, too. A spool that ends earlier is an older copy."""
+    for end, acknowledged, earliest in itertools.product(range(4), range(5), range(4)):
+        spool = MemoryStorage()
+        partition = Partition("hello", spool.identity)
+        if end:
+            await spool.append([RecordBatch(partition, 0, contents(0, end))])
+            await spool.trim(partition, min(earliest, end))
+        await spool.save_positions("acknowledged", {partition: acknowledged})
+        if acknowledged > end:
+            with pytest.raises(StorageSequenceError, match=f"ends at {end}, before .* \\(up to {acknowledged}\\)"):
+                await open_spooled_machine(Config(), spool, "hello")
+        else:
+            machine = await open_spooled_machine(Config(), spool, "hello")
+            assert (machine.partition, machine.next_sequence) == (partition, end)
+            assert machine.acknowledged_end == max(acknowledged, min(earliest, end))
+
+
+def test_each_new_partition_waits_twice_as_long_for_the_next_one_up_to_a_thousand_times() -> None:
+    config = Config().with_producer(new_partition_after_ms=300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producer_partition, "ProducerMachine", lambda *_, **settings: settings["stranded_after_s"])
+        waits: list[Any] = [make_machine(config, FIRST, replaced=number) for number in range(13)]
+        assert waits == pytest.approx([0.3 * min(2**number, 1024) for number in range(13)])
+        waits = [make_machine(config, FIRST, is_named=True, replaced=1)]
+        assert waits == [0.0]
