@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import dafka
 from dafka.errors import MissingExtraError, StorageError
 from dafka.extras import load_plugin, require_extra
 
@@ -106,3 +109,14 @@ def test_importing_the_package_imports_none_of_its_modules_and_every_public_name
     )
     done = run(program)
     assert (done.returncode, done.stdout) == (0, "[]\n")
+
+
+def test_the_package_lists_its_names_and_has_no_others() -> None:
+    names = dir(dafka)
+    assert {*dafka.__all__, "asyncio", "blocking", "roles"} <= {*names}
+    assert names == sorted(names)
+    found: Any = dafka
+    assert found.__getattr__("blocking") is import_module("dafka.blocking")
+    for name in ("unheard_of", "cli"):
+        with pytest.raises(AttributeError, match=f"^module 'dafka' has no attribute '{name}'$"):
+            found.__getattr__(name)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from dafka import text as text_module
 from dafka.errors import ConfigError
 from dafka.internal_topics import check_no_system_topic, is_internal_topic, is_system_topic
-from dafka.text import escape_unprintable, format_time, parse_time
+from dafka.text import counted, escape_unprintable, format_time, parse_time
 
 
 def test_no_control_character_reaches_a_terminal() -> None:
@@ -20,6 +23,19 @@ def test_no_control_character_reaches_a_terminal() -> None:
         else:
             assert text == f"a{chr(number).encode('unicode_escape').decode()}b"
     assert escape_unprintable("\x1b[2J\n") == r"\x1b[2J\n"
+
+
+def test_a_number_of_things_has_its_plural() -> None:
+    found = [counted(number, "record") for number in (0, 1, 2, 1000)]
+    assert found == ["0 records", "1 record", "2 records", "1,000 records"]
+
+
+def test_a_time_of_day_that_ends_the_calendar_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later versions of Python take 24:00 for midnight of the next day."""
+    overflowing = SimpleNamespace(fromisoformat=Mock(side_effect=OverflowError("date value out of range")))
+    monkeypatch.setattr(text_module, "datetime", overflowing)
+    with pytest.raises(ValueError, match=r"^date value out of range$"):
+        parse_time("9999-12-31T24:00")
 
 
 @pytest.mark.parametrize("text", ["", "now", "1970-13-01", "10:00"])

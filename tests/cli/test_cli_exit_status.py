@@ -241,35 +241,6 @@ async def test_waiting_ends_when_a_command_stops() -> None:
     assert await supervisor.wait_unless_stopping(wait_nothing) is None
 
 
-# The entry points
-
-
-MISSING = """
-import signal, sys, types
-import dafka._entry
-from dafka.errors import MissingExtraError
-
-class Needing(types.ModuleType):
-    def __getattr__(self, name):
-        print(signal.getsignal(signal.SIGINT) == signal.SIG_DFL)
-        raise MissingExtraError("install dafka[extra]")
-
-sys.modules["dafka.cli"] = Needing("dafka.cli")
-dafka._entry.main()
-"""
-
-
-def test_an_extra_that_is_missing_is_a_usage_error() -> None:
-    ended = run_python(MISSING, {**os.environ}, 60)
-    assert (ended.returncode, ended.stderr) == (2, "Error: install dafka[extra]\n")
-    assert set(ended.stdout.split()) == {"True"}, "Ctrl-C ends the process while it loads its modules"
-
-
-def test_the_command_calls_itself_by_its_name() -> None:
-    program = "import sys, dafka._entry; sys.argv = ['anything', '--help']; dafka._entry.main()"
-    assert run_python(program, {**os.environ}, 60).stdout.startswith("Usage: dafka [OPTIONS]")
-
-
 @pytest.mark.parametrize(
     ("end", "expected"), [("raise OSError('sentence')", (1, "Error: sentence\n")), ("return 3", (3, ""))]
 )
