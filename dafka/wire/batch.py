@@ -42,8 +42,8 @@ OPEN_RUNS_MAX = 8
 """The maximum number of runs with the same header that are gathered at once: answers of several nodes to one FETCH
 interleave."""
 
-_RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]))
-_BATCH_IDS = frozenset((Command.RECORD_BATCH.value[0], Command.DIRECT_RECORD_BATCH.value[0]))
+_RECORD_IDS = frozenset(Command.RECORD.value + Command.DIRECT_RECORD.value)
+_BATCH_IDS = frozenset(Command.RECORD_BATCH.value + Command.DIRECT_RECORD_BATCH.value)
 
 
 @attrs.frozen

@@ -59,6 +59,18 @@ consumer subscribe=hello
 0.1 < HEAD 6
 < RECORD 7:9 => deliver 7:9
 < RECORD OTHER 3:5 => deliver OTHER 3:5
+# Nodes that answer for a subscribed topic are asked for its heads, once an interval
+consumer settled subscribe=hello,world
++GET-HEADS hello
+0.1 +GET-HEADS world & +GET-HEADS other
+until 3 => GET-HEADS hello at 1, GET-HEADS world at 1
++GET-HEADS hel => GET-HEADS hello
+# A partition of which nothing came for a while gives its place to another one
+consumer settled subscribe=hello offset_reset=earliest partitions_unproven_max=1
+< HEAD A 4 => FETCH A 0:5
+29.9 < HEAD B 4 => GET-HEADS hello, discarded 1 (too many partitions without records)
+30 < HEAD B 4 => FETCH B 0:5
+reassembler.cursors => = B=0:5
 # `latest` takes a producer that joined after settling from 0 (erratum 15)
 consumer subscribe=hello
 0.2 node_settled

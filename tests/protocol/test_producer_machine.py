@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from dafka.protocol.machines import producer as producer_module
+from dafka.protocol.presence.peer_limits import MANY_FETCHES, UNKNOWN_BURST, UNKNOWN_FETCH_COST
 from tests.protocol.helpers import run
-from tests.protocol.scripts import Player, play, scripts_of
+from tests.protocol.scripts import Player, message, play, scripts_of
 
 SCRIPTS = """
 # Records are held back until it is settled, and then published in order (erratum 11)
@@ -259,3 +260,11 @@ def test_heads_become_rare_when_nobody_needs_them_any_more() -> None:
     assert player.play("until 30") == "HEAD 0 at 1 2 .. 30"
     is_needed[0] = False
     assert player.play("until 60") == "HEAD 0 at 31 32 34 38 46"
+
+
+def test_fetches_of_unknown_nodes_are_limited() -> None:
+    machine = Player("producer settled published=3").machine
+    allowed = round(UNKNOWN_BURST / UNKNOWN_FETCH_COST)
+    assert machine.receive([message("FETCH 0:3 from=C")] * (allowed + 2), 0.0) == []
+    assert machine.fetches_received == pytest.approx(allowed, abs=1)
+    assert machine.discarded == {MANY_FETCHES: allowed + 2 - machine.fetches_received}

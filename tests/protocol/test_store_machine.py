@@ -23,6 +23,13 @@ store PRODUCER=0:5 hello2/PRODUCER=0:7 OTHER=0:9
 -ACK PRODUCER
 +ACK PRO
 0.2 < DIRECT-HEAD 4
+# A partition of which nothing came for a while gives its place to another one
+store partitions_unproven_max=1
+< HEAD A 4 => FETCH A 0:5
+29.9 < HEAD B 4
+    => StoreFull too many partitions without records 1, discarded 1 (too many partitions without records)
+30 < HEAD B 4 => FETCH B 0:5
+reassembler.cursors => = B=0:5
 # Live records wait for the disk up to the limit
 store pending_bytes_max=100
 records_queued 99

@@ -15,6 +15,7 @@ from dafka.protocol import PeerJoined, PeerLeft, SurveyMachine
 from dafka.protocol.actions import Action
 from dafka.protocol.observer import survey_machine
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, NodeView, PartitionView
+from dafka.protocol.observer.poll_schedule import PATIENCE_S, PollSchedule
 from dafka.protocol.observer.survey_machine import PAGES_MAX
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
@@ -529,3 +530,19 @@ def test_a_recorded_cluster_of_libdafka_is_understood(
     assert {node.address[:6]: " ".join(node.roles) for node in survey.nodes} == roles
     (partition,) = survey.partitions
     assert (partition.partition.topic, partition.end_sequence) == (topic, count)
+
+
+def test_a_round_is_not_over_before_its_first_question() -> None:
+    """However late it is played, and although nothing is to be waited for."""
+    for late_s in (0.0, 0.1, 5.0, 100.0):
+        schedule = PollSchedule(1.0)
+        schedule.node_settled(0.0)
+        for begun in (50.0, 500.0):
+            schedule.begin_round(begun)
+            now = begun + late_s
+            assert schedule.tick(now, [], has_silent=False, has_shown=True)
+            assert not schedule.is_over
+            while not schedule.is_over:
+                now = schedule.deadline()
+                assert now <= begun + late_s + 2 * PATIENCE_S
+                schedule.tick(now, [], has_silent=False, has_shown=True)

@@ -8,7 +8,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import MessageSource
 from dafka.protocol import KeyIdentity, TowerHostAmbiguous, TowerMachine
-from dafka.protocol.machines.tower import INTRODUCTIONS_S, PREFIXES_MAX, TICK_S, reachable_host
+from dafka.protocol.machines.tower import INTRODUCTIONS_S, PREFIXES_MAX, PULSE_S, TICK_S, reachable_host
 from dafka.wire import Registration, Role, TowerBeacon
 
 OWN = "10.0.0.254"
@@ -146,6 +146,29 @@ def test_nodes_whose_connections_end_are_announced_together_within_a_moment() ->
         (False, "A"),
         (False, "B"),
     ]
+
+
+def test_the_limits_of_what_a_tower_remembers_of_registrations() -> None:
+    tower = TowerMachine(Config().with_tower(nodes_max=2), OWN, lambda _: True)
+    for number in range(20):
+        register(tower, "A", f"h{number}")
+        assert len(tower._known) <= 4
+    assert tower.beacons == 20
+
+
+def test_a_pulse_comes_soon_after_a_node_has_opened_its_inbox() -> None:
+    tower, now = make_tower(), 0.0
+    register(tower)
+    while True:
+        now = tower.deadline()
+        tower.tick(now)
+        if tower.deadline() - now >= 5 * PULSE_S:
+            break
+    register(tower, now=now)
+    assert tower.deadline() > now + PULSE_S, "that it repeats its registration is no news"
+    for prefix, is_soon in ((b"\1I", False), (b"\1R", False), (b"\1IA", True)):
+        tower.receive_subscriptions([prefix], now)
+        assert (tower.deadline() <= now + PULSE_S) is is_soon
 
 
 def test_a_node_that_opens_its_inbox_again_is_sent_the_directory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from hashlib import blake2b
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,8 @@ def test_long_keys_are_told_apart() -> None:
     assert len(latest) == 5
     latest.add([b"x" * 33], [9])
     assert latest.find_superseded(keys, range(6)) == bytes([0, 0, 1, 0, 0, 0])
+    hashes = [blake2b(b"x" * 33, digest_size=size).digest() for size in range(28, 34)]
+    assert not any(latest.find_superseded(hashes, range(6))), "a short key is never the hash of a long one"
 
 
 def test_a_pass_removes_what_is_superseded_and_old_tombstones_up_to_its_end() -> None:

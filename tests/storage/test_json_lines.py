@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -33,7 +33,7 @@ def without_missing(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if value is not MISSING}
 
 
-async def lists(*lines: bytes | dict[str, Any]) -> AsyncIterator[list[bytes]]:
+async def lists(*lines: bytes | dict[str, Any]) -> AsyncGenerator[list[bytes], None]:
     """Yield two lines, then two hundred at a time."""
     data = [line if isinstance(line, bytes) else json.dumps(without_missing(line)).encode() for line in lines]
     yield data[:2]

@@ -176,3 +176,4 @@ async def test_a_reader_of_record_after_record_finds_the_next_ones_fetched(
                     await wait_all_tasks_blocked()
                     is_next = step and 1 < number < len(sequences)
                     assert len(asked) == number + is_next
+                    assert storage.reader._reads_ahead == 0

@@ -7,7 +7,7 @@ import logging
 import random
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import combinations, combinations_with_replacement, pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError, NotFoundError, 
 from trio.testing import MockClock
 
 from dafka.config import Config
-from dafka.errors import StorageError, StorageFormatError
+from dafka.errors import StorageError, StorageFormatError, StorageSequenceError
 from dafka.records import Partition, Record, RecordBatch
 from dafka.storage import RetentionPolicy
 from dafka.storage.arrow import ARROW_TYPES, to_arrow
@@ -341,6 +341,47 @@ async def test_records_that_are_in_both_tiers_count_once(tmp_path: Path) -> None
                     first, last = (earliest, end) if earliest > 10 else (start, max(end, 10))
                     assert (info.earliest_sequence, info.end_sequence) == (first, last)
                     assert info.content_bytes == 100 * (last - first), (start, earliest, end)
+                    vars(hot)["read"] = read_nothing
+                    assert (await TieredStorage(hot, *parts, is_writer=True).find_partition(A)) is not None
+
+
+async def read_nothing(*_arguments: object) -> None:
+    """Find that the records have just been dropped."""
+
+
+CHANGES: list[tuple[Callable[[TieredStorage], Awaitable[object]], tuple[int, int, int] | None]] = [
+    (lambda storage: storage.trim(A, 0), (0, 50, 4)),
+    (lambda storage: storage.trim(A, 9), (9, 50, 4)),
+    (lambda storage: storage.trim(A, 10), (10, 50, 3)),
+    (lambda storage: storage.trim(A, 45), (45, 50, 0)),
+    (lambda storage: storage.trim(A, 99), (50, 50, 0)),
+    (lambda storage: storage.reset_to(A, 50), (50, 50, 0)),
+    (lambda storage: storage.reset_to(A, 60), (60, 60, 0)),
+    (lambda storage: delete_partitions(storage, [A]), None),
+    (lambda storage: storage.apply_retention(RetentionPolicy(records_max=29)), (20, 50, 2)),
+    (lambda storage: storage.apply_retention(RetentionPolicy(records_max=0), "other"), (0, 50, 4)),
+]
+"""Changes of a partition with 40 records in 4 objects and 10 hot ones; the records and the objects that are left."""
+
+
+async def test_what_is_dropped_is_dropped_from_both_tiers(tmp_path: Path) -> None:
+    for number, (change, left) in enumerate(CHANGES):
+        folder = tmp_path / f"{number}"
+        with quickly():
+            async with open_tiered(folder) as storage:
+                await storage.append([batch(A, 0, 50), batch(B, 0, 50)])
+                await storage.move_due()
+                with pytest.raises(StorageSequenceError):
+                    await storage.reset_to(A, 49)
+                before = await storage.find_partition(B)
+                await change(storage)
+                info = await storage.find_partition(A)
+                objects = storage.object_urls(A.topic)
+                count = sum(f"/{A.address}/" in each for each in objects)
+                assert (info and (info.earliest_sequence, info.end_sequence, count)) == left
+                assert len({*folder.rglob("*.parquet")}) == len(objects)
+                assert storage.cold_end(A) == (40 if count else 0)
+                assert number == 8 or await storage.find_partition(B) == before
 
 
 async def test_a_reader_of_two_tiers_cannot_write_and_a_writer_passes_on_what_is_not_for_the_cold_one(
