@@ -16,16 +16,23 @@ import trio.testing
 from dafka import Config
 from dafka.batches import decode_batch, encode_batch
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.coordinator.transactions import TransactionCoordinators
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.transactions.coordinator import InitProducerResult
 from dafka.broker.log.durable_waits import DurableWaits
+from dafka.errors import ConfigError, StorageError
 from dafka.http.logs.publishing import Publication
 from dafka.http.server.errors import WebError
+from dafka.http.websocket import session as session_module
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
+from dafka.http.websocket.messages import Ping
 from dafka.http.websocket.session import FORWARDED_FACTOR, Session
 from dafka.http.websocket.shared_reads import SharedReads
 from tests.http.running import DEADLINE_S, RunningWeb, SharedWeb, open_web
 from tests.http.server.test_authentication import basic
 from tests.http.websocket.clients import BINARY, JSON, KEY, open_client, open_raw
 from tests.kafka.server.secured import PASSWORD, write_user_file
+from tests.waiting import wait_until
 
 
 async def create(web: RunningWeb, topic: str, log_count: int = 1) -> None:
@@ -69,6 +76,87 @@ async def test_what_is_durable_is_answered_before_what_is_not_yet() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert written == expected
         nursery.cancel_scope.cancel()
+
+
+FAILURES: list[tuple[Exception, str | None]] = [
+    (WebError("conflict", "taken"), "conflict"),
+    (ConfigError("no such thing"), "bad_request"),
+    (StorageError("disk full"), "storage_failed"),
+    (RuntimeError("a mistake"), None),
+]
+
+
+@pytest.mark.parametrize(("failure", "code"), FAILURES)
+async def test_a_request_that_fails_gets_an_error_and_a_mistake_of_the_broker_ends_the_connection_only(
+    web: SharedWeb, failure: Exception, code: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise failure
+
+    ended = web.server.counters.disconnected["unexpected error"]
+    monkeypatch.setitem(session_module._HANDLERS, Ping, fail)
+    async with open_client(web) as client:
+        await client.send("ping", id=5)
+        if code is None:
+            with trio.fail_after(DEADLINE_S):
+                await client.connection.wait_closed()
+            assert client.connection.close_code == 1011
+            await wait_until(lambda: web.server.counters.disconnected["unexpected error"] == ended + 1)
+        else:
+            error = await client.expect("error", 5)
+            assert (error["code"], str(failure) in error["message"]) == (code, True)
+            assert (await client.ask("init_producer"))["type"] == "producer", "others go on"
+    assert await web.is_alive()
+
+
+async def test_a_publish_that_fails_later_gets_its_error_in_its_turn() -> None:
+    written: list[tuple[int, str]] = []
+
+    class Outcome:
+        """Stands for records, which become durable or fail."""
+
+        def __init__(self, error: WebError | None) -> None:
+            self.error, self.is_durable = error, True
+
+        async def wait(self) -> list[Any]:
+            await trio.lowlevel.checkpoint()
+            if self.error is not None:
+                raise self.error
+            return []
+
+    async def send_all_texts(texts: list[bytes]) -> None:
+        await trio.lowlevel.checkpoint()
+        written.extend((answer["id"], answer["type"]) for answer in map(json.loads, texts))
+
+    connection: Any = SimpleNamespace(subprotocol=None, send_all_texts=send_all_texts)
+    request: Any = SimpleNamespace(web=None, broker=SimpleNamespace(config=Config()), is_forwarded=False)
+    session = Session(connection, request)
+    for number in range(6):
+        outcome: Any = Outcome(WebError("storage_failed", "no") if number % 3 == 1 else None)
+        session._unanswered.send_nowait((number, outcome))
+    session._unanswered.close()
+    await session._answer_publishes()
+    assert written == [(number, "error" if number % 3 == 1 else "published") for number in range(6)]
+
+
+async def test_only_documents_are_watched_and_a_broker_without_ids_says_so(
+    web: SharedWeb, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> InitProducerResult:
+        await trio.lowlevel.checkpoint()
+        return InitProducerResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async with open_client(web) as client:
+        error = await client.ask("watch", path=f"/topics/{topic}/records", interval_ms=500)
+        assert (error["type"], error["code"]) == ("error", "unsupported")
+        monkeypatch.setattr(TransactionCoordinators, "init_producer_id", refuse)
+        error = await client.ask("init_producer")
+        assert (error["type"], error["code"], "COORDINATOR_NOT_AVAILABLE" in error["message"]) == (
+            "error",
+            "conflict",
+            True,
+        )
 
 
 async def test_idempotent_records_are_appended_once(web: SharedWeb, name: str) -> None:
