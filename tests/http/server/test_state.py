@@ -9,29 +9,35 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from dafka import Config
+from dafka.http.server.http_server import HttpCounters
 from dafka.http.server.metrics import COUNTERS, GAUGES, HttpMetrics
+from dafka.http.server.storage_state import USAGE_S, StorageMeter
 from dafka.http.server.survey_cache import SurveyCache
 from dafka.http.server.throughput import GAP_S, INTERVAL_S, SAMPLES_MAX, Throughput, Totals
 from dafka.operations.metrics import TopicLabels
 from dafka.protocol.observer.cluster_survey import ClusterSurvey, HolderView, PartitionView
 from dafka.records import Partition
 from dafka.roles import Observer, open_observer
+from dafka.storage import StorageStatistics
 from tests.cli.harness import Dafka
 from tests.http.running import DEADLINE_S, open_web, publish_as_node, wait_answer
+from tests.seeds import each_seed
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "http.md"
 
 
 def test_rates_are_those_of_the_last_readings_whatever_the_wall_clock_shows() -> None:
     """Random readings against a plain list: each gives rates since the one before, unless nobody asked for long."""
-    for seed in range(4):
+    for seed in range(2):
         random, throughput, kept = Random(seed), Throughput(), list[tuple[float, ...]]()
         totals, now_s, wait_s = [0] * 4, 0.0, math.inf
         for _ in range(2 * SAMPLES_MAX):
@@ -133,6 +139,79 @@ def test_the_page_names_every_metric_with_its_labels() -> None:
     assert {name: labels.strip() for name, labels in rows.items()} == {
         name: ", ".join(f"`{label}`" for label in help_.labels) for name, help_ in described.items()
     }
+
+
+@each_seed(20)
+def test_metrics_are_the_counters_of_the_server(seed: int) -> None:
+    draw = Random(seed)
+    numbers = [draw.randrange(100) for _ in range(9)]
+    counters = HttpCounters(received_bytes=numbers[0], sent_bytes=numbers[1], websocket_connections=numbers[2])
+    expected: dict[tuple[str, ...], int] = {
+        ("accepted_connections_total",): numbers[3],
+        ("refused_connections_total",): numbers[4],
+        ("bytes_total", "received"): numbers[0],
+        ("bytes_total", "sent"): numbers[1],
+        ("logins_total", "succeeded"): numbers[5],
+        ("logins_total", "failed"): numbers[6],
+        ("connections",): numbers[7],
+        ("websocket_connections",): numbers[2],
+        ("receiving_bytes",): numbers[8],
+    }
+    labelled: list[tuple[str, Any, list[Any]]] = [
+        ("requests_total", counters.requests, [("GET", "/topics"), ("POST", "/topics")]),
+        ("responses_total", counters.responses, [200, 404]),
+        ("disconnected_clients_total", counters.disconnected, ["gone", "idle"]),
+    ]
+    for name, counter, keys in labelled:
+        for key in keys:
+            counter[key] = draw.randrange(9)
+            expected[name, *(key if isinstance(key, tuple) else (str(key),))] = counter[key]
+    topics_max = draw.randrange(3)
+    for direction, by_topic in (("produced", counters.produced), ("consumed", counters.consumed)):
+        for number, topic in enumerate(("a", "b", "c")):
+            by_topic[topic] = draw.randrange(9)
+            label = topic if number < topics_max else "other"
+            if topics_max:
+                expected["records_total", direction, label] = (
+                    expected.get(("records_total", direction, label), 0) + by_topic[topic]
+                )
+
+    class Quotas(SimpleNamespace):
+        def __len__(self) -> int:
+            return numbers[7]
+
+    web: Any = SimpleNamespace(
+        counters=counters,
+        quotas=Quotas(admitted=numbers[3], refused=numbers[4]),
+        authenticator=SimpleNamespace(logins=numbers[5], failed_logins=numbers[6]),
+        receiving=SimpleNamespace(taken_bytes=numbers[8]),
+    )
+    found = {
+        (sample.name.removeprefix("dafka_http_"), *sample.labels.values()): sample.value
+        for metric in HttpMetrics(web).read(TopicLabels(topics_max))
+        for sample in metric.samples
+    }
+    assert found == expected
+
+
+async def test_the_storage_is_measured_again_after_a_while(autojump_clock: trio.testing.MockClock) -> None:
+    statistics = StorageStatistics(partitions=1, records=2, content_bytes=3, stored_bytes=4)
+    measured: list[float] = []
+
+    async def measure() -> StorageStatistics:
+        await trio.lowlevel.checkpoint()
+        measured.append(trio.current_time())
+        return statistics
+
+    storage: Any = SimpleNamespace(statistics=measure)
+    meter, begun = StorageMeter(storage, "memory:"), trio.current_time()
+    for _ in range(3):
+        for wait_s in (0.0, USAGE_S - 0.5, 0.5):
+            await trio.sleep(wait_s)
+            usage = await meter.measure()
+            assert (usage.partitions, usage.records, usage.content_bytes, usage.stored_bytes) == (1, 2, 3, 4)
+            assert (usage.free_bytes, usage.total_bytes) == (None, None)
+    assert measured == [begun + USAGE_S * number for number in range(4)]
 
 
 async def test_metrics_count_what_clients_do() -> None:

@@ -95,7 +95,8 @@ async def test_a_request_that_fails_gets_an_error_and_a_mistake_of_the_broker_en
         raise failure
 
     ended = web.server.counters.disconnected["unexpected error"]
-    monkeypatch.setitem(session_module._HANDLERS, Ping, fail)
+    handlers: Any = session_module._HANDLERS
+    monkeypatch.setitem(handlers, Ping, fail)
     async with open_client(web) as client:
         await client.send("ping", id=5)
         if code is None:
