@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.error_codes import ErrorCode
@@ -73,29 +71,3 @@ async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: 
         assert await elections[asked].elect_preferred(cluster.log(asked), 10) == ErrorCode.NONE
         assert cluster.leader() == "A"
         assert cluster.leader("orders", 1) == "B"
-
-
-async def test_an_election_of_the_preferred_replica_takes_no_longer_than_is_waited_for(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_virtual_cluster("ABC", "ABC", preferred_leader_after_ms=3_600_000) as cluster:
-        first = cluster.brokers["A"]
-        await cluster.brokers["A"].admin.create_topic("single", placement=[["A" * 32]])
-        elections = PreferredLeaderElections(first.log_table, first.replicator, first.messenger)
-        await first.admin.change_replicas(cluster.log("A"), ["B" * 32, "A" * 32, "C" * 32])
-        await trio.sleep(3)
-        began_at = trio.current_time()  # B does not take part in transfers
-        assert await elections.elect_preferred(cluster.log("A"), 2) == ErrorCode.REQUEST_TIMED_OUT
-        assert trio.current_time() - began_at == pytest.approx(2, abs=0.1)
-        await wait_for(lambda: cluster.leader("single") == "A")
-        assert await elections.elect_preferred(cluster.log("A", "single"), 2) == ErrorCode.ELECTION_NOT_NEEDED
-        async with trio.open_nursery() as nursery:
-            results: list[ErrorCode] = []
-
-            async def elect() -> None:
-                results.append(await elections.elect_preferred(cluster.log("A"), 60))
-
-            nursery.start_soon(elect)
-            await trio.sleep(0.1)
-            await first.admin.delete_topic("orders")
-        assert results == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
