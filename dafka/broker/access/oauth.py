@@ -98,6 +98,10 @@ class TokenVerifier:
             self._claims.validate(claims)
         except errors.InvalidKeyIdError:
             raise UnknownKeyError("the token is signed with an unknown key") from None
+        except errors.ExpiredTokenError:
+            raise InvalidTokenError("the token has expired") from None
+        except errors.ClaimError as error:
+            raise InvalidTokenError(f"the claim {error.claim!r} of the token is not accepted") from None
         except (errors.JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidTokenError(f"the token is not accepted: {type(error).__name__}") from None
         user, expires_at = claims.get(self._user_claim), min(claims["exp"], EXPIRES_AT_MAX)

@@ -206,6 +206,10 @@ class GroupCoordinators:
                 offsets[partition] = _NOT_COMMITTED
         return offsets
 
+    def check_reader(self, group_id: str, member_id: str, member_epoch: int) -> ErrorCode:
+        """Return why a member may not read offsets; see `GroupCoordinator.check_reader`. Raise `CoordinatorError`."""
+        return self._coordinators.find(group_id).groups.check_reader(group_id, member_id, member_epoch)
+
     def _is_of_other_topic(self, partition: TopicPartition, fetched: FetchedOffset) -> bool:
         """Return whether an offset was committed for a topic that was deleted, or recreated under the same name."""
         topic = self._tables.log_table.find_client_topic(partition.topic)

@@ -177,22 +177,40 @@ async def fetch_offsets(context: RequestContext, request: OffsetFetchRequest) ->
     groups = []
     for group in request.groups:
         asked = None if group.topics is None else _logs_in(group.topics)
-        found, error = await _fetch(context, group.group_id, asked, is_stable=request.require_stable)
+        found, error = await _fetch(
+            context,
+            group.group_id,
+            asked,
+            is_stable=request.require_stable,
+            member_id=group.member_id or "",
+            member_epoch=group.member_epoch,
+        )
         topics_of_group = _answer_group(context, group, found)
         groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics_of_group, error_code=error))
     return OffsetFetchResponse(groups=groups)
 
 
 async def _fetch(
-    context: RequestContext, group_id: str, logs: list[TopicPartition] | None, *, is_stable: bool
+    context: RequestContext,
+    group_id: str,
+    logs: list[TopicPartition] | None,
+    *,
+    is_stable: bool,
+    member_id: str = "",
+    member_epoch: int = -1,
 ) -> tuple[dict[str, dict[int, FetchedOffset]], ErrorCode]:
     """Return the offsets of a group. In versions without a group error, each log has the error."""
     by_topic: dict[str, dict[int, FetchedOffset]] = {}
+    groups, found = context.broker.groups, dict[TopicPartition, FetchedOffset]()
     error = ErrorCode.NONE
     try:
-        found = await context.broker.groups.fetch_offsets(group_id, logs, require_stable=is_stable)
+        if member_epoch >= 0:
+            error = groups.check_reader(group_id, member_id, member_epoch)
+        if not error:
+            found = await groups.fetch_offsets(group_id, logs, require_stable=is_stable)
     except CoordinatorError as elsewhere:
         error = elsewhere.error_code
+    if error:
         found = dict.fromkeys(logs or (), FetchedOffset(-1, -1, "", error))
     for log, offset in found.items():
         by_topic.setdefault(log.topic, {})[log.partition] = offset

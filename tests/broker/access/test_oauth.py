@@ -134,6 +134,16 @@ async def test_all_other_tokens_are_refused(verifier: TokenVerifier, what: str) 
     assert not token or token not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("what", "claim"), [("issuer", "iss"), ("no audience", "aud"), ("audiences", "aud"), ("too early", "nbf")]
+)
+async def test_a_refusal_names_the_claim(verifier: TokenVerifier, what: str, claim: str) -> None:
+    with pytest.raises(InvalidTokenError, match=f"the claim '{claim}' of the token is not accepted"):
+        await verifier.verify(WRONG[what]())
+    with pytest.raises(InvalidTokenError, match="the token has expired"):
+        await verifier.verify(WRONG["expired"]())
+
+
 async def test_another_claim_can_name_the_user(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", RSA)
     found = open_verifier(settings(tmp_path / "keys", oauth_user_claim="email"))

@@ -40,6 +40,17 @@ def test_members_have_the_times_of_their_group(client: Client) -> None:
     poll_until(lambda: client.ask(DESCRIBE, 1, **asked)["groups"][0]["members"] == [])
 
 
+def test_a_member_reads_the_offsets_of_its_group_in_its_epoch(client: Client) -> None:
+    client.create_topics("read")
+    epoch = beat(client, "reading", "a", 0, subscribed_topic_names=["read"])["member_epoch"]
+    topics = [{"name": "read", "partition_indexes": [0]}]
+    for version, asked, error in ((9, epoch, 0), (9, epoch - 1, ErrorCode.STALE_MEMBER_EPOCH), (9, -1, 0), (8, 0, 0)):
+        member = {"member_id": "a", "member_epoch": asked} if version == 9 else {}
+        group = {"group_id": "reading", "topics": topics, **member}
+        (found,) = client.ask(ApiKey.OFFSET_FETCH, version, groups=[group], require_stable=False)["groups"]
+        assert found["error_code"] == error
+
+
 def assigned(answer: Any) -> list[int] | None:
     if answer["assignment"] is None:
         return None

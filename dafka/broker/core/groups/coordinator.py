@@ -247,6 +247,14 @@ class GroupCoordinator:
         wanted = list(committed.keys() | unstable) if logs is None else logs
         return {log: _fetched(committed.get(log), log in unstable) for log in wanted}
 
+    def check_reader(self, group_id: str, member_id: str, member_epoch: int) -> ErrorCode:
+        """Return the error of a member of a consumer group that reads offsets in an epoch that it no longer has.
+
+        It could begin to read a log behind what its next reader has committed.
+        """
+        is_consumer_group = group_id in self._consumers.groups
+        return self._consumers.check_member(group_id, member_id, member_epoch) if is_consumer_group else ErrorCode.NONE
+
     def delete_offsets(self, token: Token, group_id: str, logs: Collection[TopicPartition]) -> list[Action]:
         """Delete committed offsets, but not of topics that the group reads. The result is a `DeleteOffsetsResult`."""
         group = self._find(group_id)

@@ -216,6 +216,13 @@ def test_only_members_commit_in_their_epoch(world: World) -> None:
     assert commit(world, "", -1) is commit(world, "a", -1) is NONE
 
 
+def test_only_members_read_offsets_in_their_epoch(world: World) -> None:
+    epoch, stale = join(world), ErrorCode.STALE_MEMBER_EPOCH
+    for member_id, asked, error in (("a", epoch, NONE), ("a", epoch - 1, stale), ("b", epoch, UNKNOWN)):
+        assert world.coordinator.check_reader(GROUP, member_id, asked) is error
+        assert world.coordinator.check_reader("other", member_id, asked) is NONE
+
+
 def test_groups_are_listed_described_and_deleted_with_classic_ones(world: World) -> None:
     join(world)
     commit(world, "a", 1)
