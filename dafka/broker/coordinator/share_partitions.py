@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import attrs
 import trio
@@ -191,17 +191,21 @@ class SharePartitions:
         served.partition.withdraw(member_id, ranges)
         self._watchers.notify(served.log)
 
-    async def wait_written(self, served: LedSharePartition) -> ErrorCode:
-        """Wait until all changes so far are committed. Return an error if that is not certain."""
-        assert served.partition is not None
-        revision = served.partition.revision
-        try:
-            with self._waits.bounded():
+    async def wait_written(self, changed: Iterable[LedSharePartition]) -> dict[LedSharePartition, ErrorCode]:
+        """Wait until all changes so far of share partitions are committed. Return for which ones that is not certain.
+
+        They are waited for together: see `DurableWaits.bounded`.
+        """
+        revisions = {served: served.partition.revision for served in changed if served.partition is not None}
+        with suppress(StorageError), self._waits.bounded():
+            for served, revision in revisions.items():
                 while served.written < revision and not served.error:
                     await served.changed.wait()
-        except StorageError:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.NONE if served.written >= revision else served.error
+        return {
+            served: served.error or ErrorCode.KAFKA_STORAGE_ERROR
+            for served, revision in revisions.items()
+            if served.written < revision
+        }
 
     def release(self, group_id: str, member_id: str) -> None:
         """Release what a member of a group has in all share partitions here."""
@@ -253,7 +257,7 @@ class SharePartitions:
         partition, group_id = served.partition, served.key.group_id
         assert partition is not None
         while served.is_current and (waiting := partition.awaiting_dead_letters()):
-            if await self.wait_written(served) or not self._leases.holds_lease(served.log):
+            if await self.wait_written([served]) or not self._leases.holds_lease(served.log):
                 await trio.sleep(RETRY_S)
                 continue
             for run in waiting:

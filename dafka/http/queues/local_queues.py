@@ -98,10 +98,10 @@ class LocalQueues:
                 for first, end in find_missing(asked, found)
             ]
             refused += lost
+        uncertain = await self._shares.wait_written(changed.values())
         for log, served in changed.items():
-            error = await self._shares.wait_written(served)
-            if error:
-                code = "storage_failed" if error is ErrorCode.KAFKA_STORAGE_ERROR else "leader_changed"
+            if served in uncertain:
+                code = "storage_failed" if uncertain[served] is ErrorCode.KAFKA_STORAGE_ERROR else "leader_changed"
                 message = "it is not known whether they were acknowledged"
                 refused = [each for each in refused if each.log != log.number]
                 refused += acknowledgements.of_logs([log.number]).refuse(WebError(code, message))

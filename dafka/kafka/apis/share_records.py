@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import attrs
@@ -140,13 +140,13 @@ async def share_acknowledge(context: RequestContext, request: ShareAcknowledgeRe
 
 def _read_named(
     topics: Iterable[ShareFetchTopic | AcknowledgeTopic],
-) -> dict[SharedLog, Sequence[AcknowledgementBatch]]:
-    """Return the logs in a request, each with what the member says of its records."""
-    return {
-        SharedLog(topic.topic_id, each.partition_index): each.acknowledgement_batches
-        for topic in topics
-        for each in topic.partitions
-    }
+) -> dict[SharedLog, list[AcknowledgementBatch]]:
+    """Return the logs in a request, each with all that the member says of its records."""
+    found: dict[SharedLog, list[AcknowledgementBatch]] = {}
+    for topic in topics:
+        for each in topic.partitions:
+            found.setdefault(SharedLog(topic.topic_id, each.partition_index), []).extend(each.acknowledgement_batches)
+    return found
 
 
 def _find_problem(member: ShareMemberId, *, is_early: bool) -> str:

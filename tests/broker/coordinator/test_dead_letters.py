@@ -97,7 +97,7 @@ async def test_the_next_leader_stores_the_letters_that_are_missing(
             patch.setattr(DeadLetterAppends, "append", refuse)
             said = [Acknowledgement(0, 1, REJECT), Acknowledgement(1, 2, ACCEPT)]
             assert broker.shares.acknowledge(served, "m", said) is ErrorCode.NONE
-            assert await broker.shares.wait_written(served) is ErrorCode.NONE
+            assert not await broker.shares.wait_written([served])
             await trio.sleep(5)
             assert served.partition is not None
             assert served.partition.start_offset == 0
@@ -130,7 +130,7 @@ class LetterFaults(Faults):
                 if broker.shares.acknowledge(served, "m", [Acknowledgement(offset, offset + 1, kind)]):
                     continue
                 with trio.move_on_after(self.draw.choice((0.1, 5, 40))):
-                    if await broker.shares.wait_written(served) is ErrorCode.NONE and kind is not RELEASE:
+                    if not await broker.shares.wait_written([served]) and kind is not RELEASE:
                         (self.accepted if kind is ACCEPT else self.rejected).add(offset)
                 if kind is ACCEPT:
                     self.uncertain.add(offset)

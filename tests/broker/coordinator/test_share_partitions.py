@@ -16,6 +16,7 @@ from dafka.broker.coordinator import share_partitions, share_reads
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.coordinator.share_partitions import LedSharePartition
 from dafka.broker.coordinator.share_reads import ShareRead
+from dafka.broker.coordinator.share_store import ShareStore
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.members import ShareHeartbeatRequest
@@ -28,6 +29,7 @@ from dafka.broker.core.groups.share.share_partition import (
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.commands import AlterGroupSettings
 from dafka.broker.core.metadata.log_replicas import LogKey
+from dafka.broker.log.durable_waits import DURABLE_S
 from dafka.errors import NotLeaderError, StorageError
 from tests.broker.coordinator.brokers import Brokers
 from tests.broker.coordinator.test_several_brokers import NAMES, find_leader, led_log, named, open_orders
@@ -94,7 +96,7 @@ async def test_a_group_is_served_wherever_its_coordinator_is(autojump_clock: Moc
             assert [(each.first, each.end) for each in found.ranges] == [(0, 3)]
             said = [Acknowledgement(0, 2, AcknowledgeType.ACCEPT), Acknowledgement(2, 3, AcknowledgeType.RELEASE)]
             assert broker.shares.acknowledge(served, "m", said) is ErrorCode.NONE
-            assert await broker.shares.wait_written(served) is ErrorCode.NONE
+            assert not await broker.shares.wait_written([served])
             states = await brokers.coordinator_of(group).groups.share_states(group)
             assert states is not None
             (state,) = states.values()
@@ -130,11 +132,36 @@ async def test_an_acknowledgement_waits_until_the_coordinator_has_committed_it(
                 said = [Acknowledgement(found.first, found.end, AcknowledgeType.ACCEPT)]
                 assert broker.shares.acknowledge(served, "m", said) is ErrorCode.NONE
                 with trio.move_on_after(20) as waiting:
-                    await broker.shares.wait_written(served)
+                    await broker.shares.wait_written([served])
                 assert waiting.cancelled_caught
                 assert held
             put(held)
-            assert await broker.shares.wait_written(served) is ErrorCode.NONE
+            assert not await broker.shares.wait_written([served])
+
+
+async def test_acknowledgements_are_waited_for_together(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_orders() as brokers:
+        broker, log = led_log(brokers)
+        found = list[LedSharePartition]()
+        for group in GROUPS:
+            await join(brokers, group)
+            found.append((await load(brokers, group))[1])
+        assert await append(broker, log, b"x")
+
+        async def write(*_: object) -> None:
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(ShareStore, "write", write)
+        for served in found:
+            assert (await broker.share_reader.read(served, READ, 2**20)).ranges
+            said = [Acknowledgement(0, 1, AcknowledgeType.ACCEPT)]
+            assert broker.shares.acknowledge(served, "m", said) is ErrorCode.NONE
+        begun = trio.current_time()
+        uncertain = await broker.shares.wait_written(found)
+        assert uncertain == dict.fromkeys(found, ErrorCode.KAFKA_STORAGE_ERROR)
+        assert trio.current_time() - begun < 2 * DURABLE_S
 
 
 async def test_a_leader_without_its_lease_does_not_deliver(autojump_clock: MockClock) -> None:
@@ -182,7 +209,7 @@ async def test_locks_expire(autojump_clock: MockClock) -> None:
                     await advanced.wait()
                     await trio.sleep(0.01)
                 assert trio.current_time() - begun <= DEFAULT_LIMITS.lock_ms / 1000 + 2
-        assert await broker.shares.wait_written(served) is ErrorCode.NONE
+        assert not await broker.shares.wait_written([served])
         assert served.partition is not None
         assert served.partition.start_offset == 1
 
@@ -252,7 +279,7 @@ class Faults:
                 continue
             self.uncertain.add(offset)
             with trio.move_on_after(self.draw.choice((0.1, 5, 40))):
-                if await broker.shares.wait_written(served) is ErrorCode.NONE:
+                if not await broker.shares.wait_written([served]):
                     self.accepted.add(offset)
 
     async def stop(self) -> None:

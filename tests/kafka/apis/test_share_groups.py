@@ -227,6 +227,16 @@ def test_a_group_can_begin_at_the_first_record_and_get_only_committed_ones(shari
     assert sharing.offsets()[0] == 8
 
 
+def test_all_acknowledgements_of_a_log_that_is_named_twice_count(sharing: Sharing, client: Client) -> None:
+    member = sharing.join("one")
+    sharing.write(2)
+    assert len(counts(member, member.fetch())) == 2
+    topics = [*member.topics({0: {0: ACCEPT}}), *member.topics({0: {1: ACCEPT}})]
+    request = {**member.acknowledging({}), "topics": topics}
+    assert errors_of(client.ask(ApiKey.SHARE_ACKNOWLEDGE, 2, **request)) == {0: NONE}
+    assert sharing.offsets() == (2, 0)
+
+
 def test_a_fetch_passes_over_batches_that_are_not_delivered(sharing: Sharing, client: Client) -> None:
     set_group(client, sharing.group, share_auto_offset_reset="earliest", share_isolation_level="read_committed")
     member = sharing.join("one")

@@ -63,11 +63,13 @@ async def acknowledge(
             errors[each] = ErrorCode.INVALID_RECORD_STATE
         else:
             errors[each] = shares.acknowledge(served, member.member_id, read)
-            changed[each] = served
+            if not errors[each]:
+                changed[each] = served
+    uncertain = await shares.wait_written(changed.values())
     for each, served in changed.items():
-        errors[each] = errors[each] or await shares.wait_written(served)
-        if errors[each] in {ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND}:
-            errors[each] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        error = uncertain.get(served, ErrorCode.NONE)
+        is_storage = error is ErrorCode.KAFKA_STORAGE_ERROR
+        errors[each] = error if is_storage or not error else ErrorCode.NOT_LEADER_OR_FOLLOWER
     return errors
 
 
