@@ -13,7 +13,7 @@ from dafka.broker.connections.memory import MemoryPool
 from dafka.broker.coordinator.share_partitions import LedSharePartition
 from dafka.broker.coordinator.share_reads import AcquiredRecords, ShareRead
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType, AcquiredRange
+from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType, AcquiredRange, add_range
 from dafka.broker.core.log.log import Log
 from dafka.errors import BatchError, StorageError
 from dafka.http.logs.log_access import LEADER_WAIT_S, ReadRecords
@@ -197,20 +197,17 @@ class LocalQueues:
         self, served: LedSharePartition, receipt: str, locked: LockedRecords, sizes: Mapping[int, int], bytes_max: int
     ) -> LockedRecords:
         """Return the records up to a size, at least one. Take back the others, and archive offsets without records."""
-        kept, gaps, left = list[AcquiredRange](), list[Acknowledgement](), bytes_max
+        kept, rest, gaps, left = list[AcquiredRange](), list[AcquiredRange](), list[AcquiredRange](), bytes_max
         for first, end, count in locked.ranges:
             for offset in range(first, end):
-                if offset not in sizes:
-                    gaps.append(Acknowledgement(offset, offset + 1, AcknowledgeType.GAP))
-                elif left <= 0:
-                    self._shares.withdraw(served, receipt, [AcquiredRange(offset, offset + 1, count)])
-                elif kept and kept[-1][1:] == (offset, count):
-                    kept[-1] = kept[-1]._replace(end=offset + 1)
-                else:
-                    kept.append(AcquiredRange(offset, offset + 1, count))
+                ranges = gaps if offset not in sizes else kept if left > 0 else rest
+                add_range(ranges, AcquiredRange(offset, offset + 1, count))
                 left -= sizes.get(offset, 0)
+        if rest:
+            self._shares.withdraw(served, receipt, rest)
         if gaps:
-            self._shares.acknowledge_acquired(served, receipt, gaps)
+            said = [Acknowledgement(first, end, AcknowledgeType.GAP) for first, end, _ in gaps]
+            self._shares.acknowledge_acquired(served, receipt, said)
         return attrs.evolve(locked, ranges=kept)
 
 

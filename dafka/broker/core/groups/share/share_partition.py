@@ -16,6 +16,7 @@ import attrs
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.runs import RecordState, Run, RunTable
 from dafka.broker.core.groups.share.state import ShareState, restore_runs, store_runs
+from dafka.broker.core.positions import OFFSET_MAX
 
 
 class AcknowledgeType(IntEnum):
@@ -213,7 +214,7 @@ class SharePartition:
                 if end > run.first:
                     acquired = Run(run.first, end, RecordState.ACQUIRED, run.delivery_count + 1, member_id)
                     self._lock(acquired, now_ms + limits.lock_ms)
-                    _add_range(found, AcquiredRange(run.first, end, acquired.delivery_count), range_max)
+                    add_range(found, AcquiredRange(run.first, end, acquired.delivery_count), range_max)
                     count += end - run.first
         self.counts[ShareEvent.ACQUIRED] += count
         self._advance()
@@ -367,7 +368,7 @@ def _fill_gaps(
         yield Acknowledgement(first, end, kind)
 
 
-def _add_range(ranges: list[AcquiredRange], added: AcquiredRange, range_max: int) -> None:
+def add_range(ranges: list[AcquiredRange], added: AcquiredRange, range_max: int = OFFSET_MAX) -> None:
     """Add a range. It extends the last range if they have the same count and are not too large together."""
     last = ranges[-1] if ranges else AcquiredRange(-1, -1, -1)
     is_joined = (last.end, last.delivery_count) == (added.first, added.delivery_count)
