@@ -7,7 +7,7 @@ a log, so any coordinator can decide this.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Collection, Container, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -39,7 +39,6 @@ from dafka.broker.core.groups.results import (
     SyncRequest,
     SyncResult,
 )
-from dafka.broker.core.groups.share.coordinator import ShareCoordinator
 from dafka.broker.core.groups.share.members import (
     DescribedShareGroup,
     ShareHeartbeatRequest,
@@ -82,48 +81,37 @@ class GroupCoordinators:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatResult:
         """Add a member to a consumer group, keep it there, or remove it."""
-        try:
-            shard = self._coordinators.find(request.group_id)
-            result: ConsumerHeartbeatResult = await shard.ask(
-                lambda token: shard.groups.consumer_heartbeat(token, request, steady_now_ms())
-            )
-        except CoordinatorError as error:
-            return ConsumerHeartbeatResult(error.error_code)
-        return result
+        return await self._ask(
+            request.group_id,
+            lambda groups, token: groups.consumer_heartbeat(token, request, steady_now_ms()),
+            ConsumerHeartbeatResult,
+        )
 
     async def share_heartbeat(self, request: ShareHeartbeatRequest) -> ShareHeartbeatResult:
         """Add a member to a share group, keep it there, or remove it."""
-        try:
-            shard = self._coordinators.find(request.group_id)
-            result: ShareHeartbeatResult = await shard.ask(
-                lambda token: shard.groups.share_heartbeat(token, request, steady_now_ms())
-            )
-        except CoordinatorError as error:
-            return ShareHeartbeatResult(error.error_code)
-        return result
+        return await self._ask(
+            request.group_id,
+            lambda groups, token: groups.share_heartbeat(token, request, steady_now_ms()),
+            ShareHeartbeatResult,
+        )
 
     async def join_group(self, request: JoinRequest) -> JoinResult:
         """Add a member to a group, and wait until the group's members are known."""
-        try:
-            shard = self._coordinators.find(request.group_id)
-            result: JoinResult = await shard.ask(
-                lambda token: shard.groups.join_group(token, request, steady_now_ms()),
-                wait_s=DURABLE_S + max(request.rebalance_timeout_ms, 0) / 1000,
-            )
-        except CoordinatorError as error:
-            return JoinResult(error.error_code, request.member_id)
-        return result
+        return await self._ask(
+            request.group_id,
+            lambda groups, token: groups.join_group(token, request, steady_now_ms()),
+            lambda error: JoinResult(error, request.member_id),
+            wait_s=DURABLE_S + max(request.rebalance_timeout_ms, 0) / 1000,
+        )
 
     async def sync_group(self, request: SyncRequest) -> SyncResult:
         """Return the assignment of a member, once the group leader has assigned."""
-        try:
-            shard = self._coordinators.find(request.group_id)
-            result: SyncResult = await shard.ask(
-                lambda token: shard.groups.sync_group(token, request, steady_now_ms()), wait_s=DURABLE_S + SYNC_S
-            )
-        except CoordinatorError as error:
-            return SyncResult(error.error_code)
-        return result
+        return await self._ask(
+            request.group_id,
+            lambda groups, token: groups.sync_group(token, request, steady_now_ms()),
+            SyncResult,
+            wait_s=DURABLE_S + SYNC_S,
+        )
 
     async def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None
@@ -139,25 +127,19 @@ class GroupCoordinators:
 
     async def leave_group(self, group_id: str, leaving: tuple[LeavingMember, ...]) -> LeaveResult:
         """Remove members from a group."""
-        try:
-            shard = self._coordinators.find(group_id)
-            result: LeaveResult = await shard.ask(
-                lambda token: shard.groups.leave_group(token, group_id, leaving, steady_now_ms())
-            )
-        except CoordinatorError as error:
-            return LeaveResult(error.error_code)
-        return result
+        return await self._ask(
+            group_id,
+            lambda groups, token: groups.leave_group(token, group_id, leaving, steady_now_ms()),
+            LeaveResult,
+        )
 
     async def commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets of a group."""
-        try:
-            shard = self._coordinators.find(request.group_id)
-            errors: dict[TopicPartition, ErrorCode] = await shard.ask(
-                lambda token: shard.groups.commit_offsets(token, self._name_topics(request), steady_now_ms())
-            )
-        except CoordinatorError as error:
-            return dict.fromkeys(request.offsets, error.error_code)
-        return errors
+        return await self._ask(
+            request.group_id,
+            lambda groups, token: groups.commit_offsets(token, self._name_topics(request), steady_now_ms()),
+            lambda error: dict.fromkeys(request.offsets, error),
+        )
 
     async def commit_transaction_offsets(
         self, request: CommitRequest, transactional_id: str, producer: Producer, *, adds_group: bool = False
@@ -219,14 +201,9 @@ class GroupCoordinators:
 
     async def delete_offsets(self, group_id: str, logs: Collection[TopicPartition]) -> DeleteOffsetsResult:
         """Delete committed offsets. Offsets of topics that the group reads stay."""
-        try:
-            shard = self._coordinators.find(group_id)
-            result: DeleteOffsetsResult = await shard.ask(
-                lambda token: shard.groups.delete_offsets(token, group_id, logs)
-            )
-        except CoordinatorError as error:
-            return DeleteOffsetsResult(error.error_code)
-        return result
+        return await self._ask(
+            group_id, lambda groups, token: groups.delete_offsets(token, group_id, logs), DeleteOffsetsResult
+        )
 
     async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
         """Return the groups here, without their members; see `GroupCoordinator.list_groups`.
@@ -268,34 +245,39 @@ class GroupCoordinators:
 
         The error is INCONSISTENT_GROUP_PROTOCOL if there is a group of another type with this name.
         """
-        try:
-            shard = self._coordinators.find(group_id)
-            error: ErrorCode = await shard.ask(
-                lambda token: shard.groups.create_share_group(token, group_id, offsets, steady_now_ms())
-            )
-        except CoordinatorError as lost:
-            return lost.error_code
-        return error
+        return await self._ask(
+            group_id,
+            lambda groups, token: groups.create_share_group(token, group_id, offsets, steady_now_ms()),
+            ErrorCode,
+        )
 
     async def set_share_starts(self, group_id: str, offsets: Mapping[LogKey, int]) -> ErrorCode:
         """Set where a share group without members continues in logs."""
-        return await self._change_shares(group_id, lambda shares, token: shares.set_starts(token, group_id, offsets))
+        return await self._ask(
+            group_id, lambda groups, token: groups.shares.set_starts(token, group_id, offsets), ErrorCode
+        )
 
     async def delete_share_states(self, group_id: str, topic_ids: Container[str]) -> ErrorCode:
         """Forget what a share group without members has done with the records of topics."""
-        return await self._change_shares(
-            group_id, lambda shares, token: shares.delete_states(token, group_id, topic_ids)
+        return await self._ask(
+            group_id, lambda groups, token: groups.shares.delete_states(token, group_id, topic_ids), ErrorCode
         )
 
-    async def _change_shares(
-        self, group_id: str, change: Callable[[ShareCoordinator, Token], list[Action]]
-    ) -> ErrorCode:
+    async def _ask(
+        self,
+        group_id: str,
+        call: Callable[[GroupCoordinator, Token], Sequence[Action]],
+        refuse: Callable[[ErrorCode], _T],
+        *,
+        wait_s: float = DURABLE_S,
+    ) -> _T:
+        """Call the coordinator of a group. Return its answer, or the refusal if this broker does not coordinate it."""
         try:
             shard = self._coordinators.find(group_id)
-            error: ErrorCode = await shard.ask(lambda token: change(shard.groups.shares, token))
-        except CoordinatorError as lost:
-            return lost.error_code
-        return error
+            result: _T = await shard.ask(lambda token: call(shard.groups, token), wait_s=wait_s)
+        except CoordinatorError as error:
+            return refuse(error.error_code)
+        return result
 
     async def _describe(
         self, group_ids: Iterable[str], describe: Callable[[GroupCoordinator, str], _T]

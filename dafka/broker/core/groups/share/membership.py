@@ -119,8 +119,8 @@ class ShareMembership:
             return [*write_state(records), Answer(token, result)]
         records, updated = self._update(group, member, request)
         self._begin_session(group, request.member_id, now_ms)
-        is_told = is_joining or request.topics is not None or updated.epoch != request.member_epoch
-        assignment = updated.assigned if is_told else None
+        is_known = not is_joining and request.topics is None and updated.epoch == request.member_epoch
+        assignment = None if is_known else updated.assigned
         result = ShareHeartbeatResult(ErrorCode.NONE, None, request.member_id, updated.epoch, assignment)
         return [*write_state(records), Answer(token, result)]
 
