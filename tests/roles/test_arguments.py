@@ -21,6 +21,7 @@ from dafka.roles.arguments import (
     check_record,
     check_sizes,
     check_topics,
+    check_values,
     ephemeral,
     make_batch,
     to_time_ms,
@@ -74,6 +75,7 @@ def test_the_largest_record_is_exactly_as_large_as_set() -> None:
     sizes = [None, 0, 1, 9, 10, 15, 30, 31]
     pairs = [(), (("", None),), (("ab", b"cde"),), (("é", b""), ("a", b"b"))]
     small = ProducerRecord(b"x" * 20)
+    assert refusal(check_values, [], 0) == ""
     for value_size, key_size, headers in itertools.product(sizes, sizes, pairs):
         value = None if value_size is None else bytes(value_size)
         record = ProducerRecord(value, None if key_size is None else bytes(key_size), headers)

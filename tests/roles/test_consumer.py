@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -41,7 +42,7 @@ def latest(cluster: Cluster) -> Config:
 async def test_latest_gives_subscriptions_time_to_arrive_after_it_has_settled(
     dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settled_at = 0.0
+    settled_at = math.inf
     wait_settled = Consumer.wait_settled
 
     async def note_time(self: Consumer) -> None:

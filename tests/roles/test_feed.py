@@ -113,8 +113,9 @@ async def test_partitions_that_no_node_answers_for_take_one_line_each_interval(
     feed, expected = EventFeed(LOGGER), list[str]()
     caplog.set_level(logging.INFO, "dafka.test")
     steps: tuple[tuple[float, range, Event | FetchesUnanswered | None], ...] = (
-        (1, range(151), unanswered(0)),
-        (UNANSWERED_INTERVAL_S + 1, range(0), FetchesUnanswered(150, partition(150))),
+        (50, range(151), unanswered(0)),
+        (UNANSWERED_INTERVAL_S - 1, range(0), None),
+        (2, range(0), FetchesUnanswered(150, partition(150))),
         (0, range(151, 152), None),
         (UNANSWERED_INTERVAL_S, range(0), FetchesUnanswered(1, partition(151))),
         (UNANSWERED_INTERVAL_S, range(152, 153), unanswered(152)),

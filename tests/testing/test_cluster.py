@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,21 @@ def test_broker_serves_plain_and_asyncio_programs(tmp_path: Path) -> None:
         assert [each.value for each in found] == [b"a", b"b"]
     with kafka(f"filelog:{tmp_path}") as again:
         assert [each.value for each in AioKafka().read(again.bootstrap_servers, "orders", 2)] == [b"a", b"b"]
+
+
+def test_a_broker_without_a_storage_keeps_its_records_in_a_folder_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    with kafka(config=Config().with_producer(silence_ms=77), port=port) as running:
+        assert (running.bootstrap_servers, running.config.producer.silence_ms) == (f"127.0.0.1:{port}", 77)
+        (folder,) = tmp_path.iterdir()
+        assert folder.name.startswith("dafka-kafka-")
+        assert any(folder.iterdir())
+    assert not any(tmp_path.iterdir())
 
 
 def test_taken_port_is_named() -> None:
