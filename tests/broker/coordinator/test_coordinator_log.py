@@ -117,6 +117,7 @@ class World:
             self.stray(epoch - 1)
             self.commit(self.log.index.end_offset)
         assert {key: each for key, each in loaded.values.items() if key in KEYS} == self.expected
+        assert not needs_mark or loaded.values[b'["slot","leader"]'] == b'{"version":1}'
         return loaded
 
     def stray(self, epoch: int) -> None:

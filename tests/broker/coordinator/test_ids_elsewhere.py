@@ -10,10 +10,10 @@ import trio
 import trio.testing
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
-from dafka.broker.coordinator.transactions import DRAWN_IDS, ID_WAIT_S, TransactionCoordinators
+from dafka.broker.coordinator.transactions import DRAWN_IDS, ID_ASK_S, ID_WAIT_S, TransactionCoordinators
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.transactions.coordinator import InitProducerResult
-from dafka.broker.interbroker.messenger import BrokerMessenger
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from tests.broker.coordinator.shards import Records, Shard, serve
 
 
@@ -23,7 +23,15 @@ class Broker:
     def __init__(self, address: str, shard: Shard | None = None) -> None:
         self.address = address
         self.others: list[Broker] = []
+        self.sent = 0
         self.messenger = BrokerMessenger(address, self._send_bytes)
+        send = self.messenger.send
+
+        def count(to: str, message: Message) -> None:
+            self.sent += 1
+            send(to, message)
+
+        self.messenger.send = count  # type: ignore[method-assign, assignment]
 
         def find(_name: str | None = None) -> Any:
             if shard is None:
@@ -72,6 +80,7 @@ async def test_ids_are_drawn_if_no_broker_answers_in_time(
     for _ in range(20):
         await here.ask(found)
     assert trio.current_time() - began == pytest.approx(20 * ID_WAIT_S if is_silent else 0)
+    assert here.sent == (20 * ID_WAIT_S / ID_ASK_S if is_silent else 0), "messages can be lost"
     ids = {each.producer.producer_id for each in found}
     assert len(ids) == 20
     assert all(2**52 == DRAWN_IDS <= each < 2**53 for each in ids)

@@ -23,6 +23,7 @@ from dafka.broker.coordinator.transaction_messages import Ask, Begin, End, Ended
 from dafka.broker.core.coordination.effects import Answer
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.results import CommitRequest, OffsetToCommit
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.log.producer_state import Marker, Producer
@@ -356,3 +357,44 @@ async def test_a_leader_remembers_a_limited_number_of_questions_and_refusals(mon
         assert len(begun.asked) == len(begun.refused) == number % 3 + 1
         assert leader.check(Producer(number + 20, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
         leader.hear(Refuse(0, 5, Producer(number + 20, 0), LOG, 1, ErrorCode.PRODUCER_FENCED))
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_transaction_ends_in_a_group_when_that_is_durable(is_commit: bool, is_lost: bool) -> None:
+    request = CommitRequest(group_id="g", offsets={ORDERS: OffsetToCommit(7)})
+    async with serve(Shard(Records(), epoch=5)) as shard, trio.open_nursery() as nursery:
+        leader = Broker("leader", leads=False, shard=shard)
+        await nursery.start(leader.participants.run)
+        groups = shard.shard.groups
+        execute(shard, groups.commit_transaction_offsets(0, request, OWN.producer_id, steady_now_ms()))
+        shard.records.commit()
+        leader.hear(End(0, 5, OWN, GROUP, 5, is_commit, 3))
+        await trio.testing.wait_all_tasks_blocked()
+        assert leader.taken() == []
+        if is_lost:
+            shard.shard.close()
+        await shard.commit()
+        assert leader.taken() == ([] if is_lost else [("coordinator", Ended(3))])
+        assert groups.fetch_offsets("g", [ORDERS])[ORDERS].offset == (7 if is_commit else -1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_coordinator_ends_nothing_while_another_one_can_coordinate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with serve(Shard(Records(), epoch=5)) as shard:
+        coordinator = Broker("coordinator", leads=False, shard=shard)
+        shard.end = coordinator.participants.end
+        producer = await add(shard, ORDERS, PAYMENTS)
+        shard.records.commit()
+        shard.holds_lease = False
+        coordinator.participants.begin(shard.shard, producer, participants_of([ORDERS]))
+        execute(shard, shard.shard.transactions.end_transaction(0, "t", producer, True, steady_now_ms()))
+        await shard.commit()
+        await trio.sleep(1)
+        assert (coordinator.markers, coordinator.taken()) == ([], [])
+        shard.holds_lease = True
+        await trio.sleep(2 * LOCAL_RETRY_S)
+        assert [marker for _, marker in coordinator.markers] == [Marker(*producer, True)]
+        assert [type(message) for _, message in coordinator.taken()] == [End]
