@@ -15,6 +15,7 @@ from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration
 from dafka.broker.replication.membership import SETTLE_S, Membership
 from dafka.config.settings import BrokerConfig
 from dafka.errors import ConfigError
+from dafka.wire import Head
 from tests.broker.replication.virtual_cluster import PATIENCE_S, VirtualCluster, open_virtual_cluster, wait_for
 
 
@@ -48,6 +49,57 @@ async def test_a_broker_that_starts_waits_as_long_as_others_can_be_there(
     config = BrokerConfig(leader_timeout_ms=5000, heartbeat_ms=500)
     await Membership(tables, unused, unused, node, config).wait_others()
     assert trio.current_time() - begun == pytest.approx(min(settles_after_s + has_peers, SETTLE_S))
+
+
+def make_membership(own: BrokerRegistration, **parts: Any) -> tuple[Any, list[Any]]:
+    """Return the membership of the broker `a` in a cluster with `b` and `c`, and what it sends and subscribes to."""
+    made: list[Any] = []
+    registered = {each: SimpleNamespace(store_id=each, number=n, is_draining=False) for n, each in enumerate("abc")}
+    state = SimpleNamespace(brokers=registered, forgotten_ids=set())
+    tables: Any = SimpleNamespace(brokers=Brokers(own, 1.0), state=state, logs=None)
+    mesh: Any = SimpleNamespace(address="a", publish=made.extend, subscribe_acknowledgements=made.append)
+    unused: Any = None
+    storage: Any = SimpleNamespace(**parts)
+    return Membership(tables, storage, mesh, unused, BrokerConfig(leader_timeout_ms=1000, heartbeat_ms=500)), made
+
+
+async def test_heartbeats_are_sent_when_they_are_due_once_the_registration_is_durable(
+    autojump_clock: MockClock,
+) -> None:
+    ends = [0]
+    membership, made = make_membership(BrokerRegistration(address="a"), durable_end=lambda _: ends[0])
+    for wait_s, end, is_due in ((0, 0, True), (0, 1, False), (0.45, 1, False), (0.05, 1, True), (0.4, 5, False)):
+        await trio.sleep(wait_s)
+        ends[0] = end
+        sent_at = membership._heartbeat_sent_at
+        membership.send_heartbeat_if_due()
+        assert (membership._heartbeat_sent_at != sent_at) == is_due
+        assert made == ([Head("a", BROKERS_TOPIC, end - 1)] if is_due and end else [])
+        made.clear()
+    assert membership.make_heartbeat() == [Head("a", BROKERS_TOPIC, 4)]
+    await trio.sleep(0.4)
+    membership.send_heartbeat_if_due()
+    assert made == [], "the last one was sent a moment ago"
+
+
+@pytest.mark.parametrize("own", ["", "own"])
+async def test_brokers_of_other_clusters_are_seen_and_warned_of_once(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, own: str
+) -> None:
+    membership, made = make_membership(BrokerRegistration(address="a", cluster_id=own, rack="r"))
+    clusters = {"a": own, "b": own, "c": own, "x": "other", "y": "other", "z": "third", "n": ""}
+    for address, cluster in clusters.items():
+        membership.learn(BrokerRegistration(address=address, cluster_id=cluster))
+    for _ in range(2):
+        membership.record_heartbeats([*clusters, "unknown"])
+    warned = [each.getMessage().split(",")[1].partition(";")[0].strip() for each in caplog.records]
+    assert warned == (["other", "third"] if own else [])
+    assert made == ["b", "c"], "those of this cluster, for readers of its rack"
+    for each in "bcxy":
+        membership._brokers.record_heartbeat(each, trio.current_time())
+    assert {each.address for each in membership.seen()} == set("bcxy")
+    await trio.sleep(1.5)
+    assert membership.seen() == []
 
 
 async def test_the_registration_of_a_broker_is_stored_and_reaches_the_others(autojump_clock: MockClock) -> None:
