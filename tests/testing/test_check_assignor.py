@@ -18,22 +18,21 @@ class First:
     def __init__(self) -> None:
         self.asked: list[tuple[dict[str, Subscriber], dict[str, int], Any]] = []
 
-    def assign(self, members: Mapping[str, Subscriber], log_counts: Mapping[str, int]) -> Assignment:
-        found: dict[str, set[LogKey]] = {}
+    def assign(self, members: Mapping[str, Subscriber], log_counts: Mapping[str, int]) -> dict[str, Assignment]:
+        found: dict[str, Assignment] = {}
         for topic, count in log_counts.items():
             readers = [name for name, member in sorted(members.items()) if topic in member.topic_ids]
-            for number in range(count) if readers else ():
-                found.setdefault(readers[0], set()).add(LogKey(topic, number))
+            if readers and count:
+                logs = frozenset(LogKey(topic, number) for number in range(count))
+                found[readers[0]] = found.get(readers[0], frozenset()) | logs
         self.asked.append((dict(members), dict(log_counts), found))
         return found
 
 
 class Forgetful(First):
-    def assign(self, members: Mapping[str, Subscriber], log_counts: Mapping[str, int]) -> Assignment:
-        return {
-            name: {each for each in logs if each.number < 8 - 1}
-            for name, logs in super().assign(members, log_counts).items()
-        }
+    def assign(self, members: Mapping[str, Subscriber], log_counts: Mapping[str, int]) -> dict[str, Assignment]:
+        found = super().assign(members, log_counts)
+        return {name: frozenset(each for each in logs if each.number != 7) for name, logs in found.items()}
 
 
 def test_each_group_changes_its_members_and_remembers_what_they_read() -> None:
