@@ -153,7 +153,7 @@ class SharePartitions:
         assert served.partition is not None
         limits, now_ms = self.settings_of(served.key.group_id).limits, steady_now_ms()
         error = served.partition.acknowledge(member_id, acknowledgements, limits, now_ms)
-        self._on_change(served)
+        self.on_change(served)
         return error
 
     def acknowledge_acquired(
@@ -171,7 +171,7 @@ class SharePartitions:
         limits, now_ms = self.settings_of(served.key.group_id).limits, steady_now_ms()
         found = served.partition.find_acquired(member_id, acknowledgements, others, limits, now_ms)
         served.partition.acknowledge(member_id, found, limits, now_ms)
-        self._on_change(served)
+        self.on_change(served)
         return found
 
     @contextmanager
@@ -213,11 +213,12 @@ class SharePartitions:
         for key, served in self._served.items():
             if key.group_id == group_id and served.partition is not None and served.is_current:
                 served.partition.release(member_id, limits)
-                self._on_change(served)
+                self.on_change(served)
 
-    def watch_locks(self, served: LedSharePartition) -> None:
+    def _watch_locks(self, served: LedSharePartition) -> None:
         """Watch the locks of records that were acquired or renewed."""
-        deadline_ms = None if served.partition is None else served.partition.next_deadline_ms()
+        assert served.partition is not None
+        deadline_ms = served.partition.next_deadline_ms()
         if deadline_ms is not None and self._served.get(served.key) is served:
             due_ms = self._locks.next_deadline_ms()
             self._locks.set(served.key, deadline_ms)
@@ -234,10 +235,10 @@ class SharePartitions:
         """Return whether no other broker can lead the log. Call it right before the response with acquired records."""
         return served.is_current and self._leases.holds_lease(served.log)
 
-    def _on_change(self, served: LedSharePartition) -> None:
-        """Write what has changed, and notify the members that wait for records."""
+    def on_change(self, served: LedSharePartition) -> None:
+        """Write what has changed, notify the members that wait for records, and watch their locks."""
         assert served.partition is not None
-        self.watch_locks(served)
+        self._watch_locks(served)
         if served.partition.revision > served.written:
             self._watchers.notify(served.log)
             if not served.is_writing:
@@ -274,7 +275,7 @@ class SharePartitions:
                 self.counts[group_id][ShareEvent.UNDELIVERABLE] += done.refused
                 if done.end > run.first:
                     partition.end_dead_letters(run.first, done.end)
-                    self._on_change(served)
+                    self.on_change(served)
                 else:
                     await trio.sleep(RETRY_S)
         served.is_storing_letters = False
@@ -381,7 +382,7 @@ class SharePartitions:
                 if served is None or served.partition is None:
                     continue
                 served.partition.expire(self.settings_of(key.group_id).limits, now_ms)
-                self._on_change(served)
+                self.on_change(served)
             await trio.lowlevel.checkpoint()
 
     async def _forget_idle(self) -> None:

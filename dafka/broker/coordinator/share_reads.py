@@ -101,9 +101,9 @@ class ShareReader:
             range_max=wanted.range_max,
             is_exact=wanted.is_exact,
         )
+        self._partitions.on_change(served)
         if not ranges:
             return AcquiredRecords()
-        self._partitions.watch_locks(served)
         last = ranges[-1].end
         kept = [
             data

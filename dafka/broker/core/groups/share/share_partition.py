@@ -197,7 +197,7 @@ class SharePartition:
         """
         found, count = list[AcquiredRange](), 0
         for batch in batches:
-            if count >= records_max:
+            if count >= records_max or offset > self.end_offset:  # the one before is cut at the limit
                 break
             self._archive(offset, batch.first if batch.has_records else batch.end)
             self._advance()
@@ -209,6 +209,10 @@ class SharePartition:
             first = max(batch.first, self.start_offset)
             for run in [*self._runs.between(first, batch.end), *fresh]:
                 if run.state is not RecordState.AVAILABLE or not batch.has_records:
+                    continue
+                if run.delivery_count >= limits.delivery_count_max:  # the limit was lowered
+                    self._end_delivery(run, AcknowledgeType.RELEASE, limits, now_ms)
+                    self.revision += 1
                     continue
                 end = min(run.end, run.first + records_max - count) if is_exact else run.end
                 if end > run.first:
@@ -345,7 +349,7 @@ class SharePartition:
         for run in self._runs.between(first, end):
             if run.state is RecordState.AVAILABLE:
                 self._runs.put(Run(run.first, run.end, RecordState.ARCHIVED))
-        if first <= self.end_offset < end:
+        if end > self.end_offset:
             self._runs.put(Run(self.end_offset, end, RecordState.ARCHIVED))
 
     def _advance(self) -> None:

@@ -51,6 +51,7 @@ class Model:
         self.start = start
         self.log_start = 0
         self.offsets: dict[int, Offset] = {}
+        self.given_up: set[int] = set()
 
     @property
     def end(self) -> int:
@@ -75,10 +76,9 @@ class Model:
         """Return the offsets acquired, each with its count."""
         found: list[tuple[int, int]] = []
         for batch in batches:
-            if len(found) >= records_max:
+            if len(found) >= records_max or offset > self.end:
                 break
-            begins = batch.first if batch.has_records else batch.end
-            for number in range(offset, begins if offset <= self.end else self.end):
+            for number in range(offset, batch.first if batch.has_records else batch.end):
                 self._archive(number)
             self._advance()
             if batch.first >= self.end and len(self.offsets) >= limits.in_flight_max:
@@ -90,7 +90,9 @@ class Model:
                         break
                     self.offsets[number] = Offset()
                 each = self.offsets[number]
-                if each.state is RecordState.AVAILABLE and not (is_exact and len(found) >= records_max):
+                if each.state is RecordState.AVAILABLE and each.count >= limits.delivery_count_max:
+                    self._end(number, AcknowledgeType.RELEASE, limits, now_ms)
+                elif each.state is RecordState.AVAILABLE and not (is_exact and len(found) >= records_max):
                     self.offsets[number] = Offset(
                         RecordState.ACQUIRED, each.count + 1, member_id, now_ms + limits.lock_ms
                     )
@@ -157,8 +159,10 @@ class Model:
             self.offsets[number] = Offset(count=each.count)
         elif kind is not AcknowledgeType.GAP and limits.has_dead_letters:
             self.offsets[number] = Offset(RecordState.ARCHIVING, each.count)
+            self.given_up.add(number)
         else:
             self.offsets[number] = Offset(RecordState.ARCHIVED)
+            self.given_up |= set() if kind is AcknowledgeType.GAP else {number}
 
     def end_dead_letters(self, first: int, end: int) -> None:
         for number in range(first, end):

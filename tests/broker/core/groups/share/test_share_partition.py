@@ -39,7 +39,7 @@ def records_of(log: Sequence[FetchedBatch]) -> set[int]:
 
 
 class Run:
-    """One run. `delivered` counts the deliveries of each offset that have ended, or were repeated after a restart."""
+    """One run."""
 
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
@@ -59,7 +59,6 @@ class Run:
         self.accepted: set[int] = set()
         self.rejected: set[int] = set()
         self.gaps: set[int] = set()
-        self.counts: dict[int, int] = {}
         self.begins = start
 
     def step(self) -> None:
@@ -107,7 +106,8 @@ class Run:
 
     def wait(self) -> None:
         self.now_ms += self.draw.choice((10, 40, 120))
-        self.limits = attrs.evolve(self.limits, lock_ms=self.draw.choice((20, 100)))
+        lock_ms, deliveries_max = self.draw.choice((20, 100)), self.draw.randint(1, 4)
+        self.limits = attrs.evolve(self.limits, lock_ms=lock_ms, delivery_count_max=deliveries_max)
         if self.draw.random() < 0.5:
             self.partition.expire(self.limits, self.now_ms)
             self.model.expire(self.limits, self.now_ms)
@@ -153,7 +153,6 @@ class Run:
             assert number in self.records
             assert number not in self.accepted | self.rejected
             assert count <= self.limits.delivery_count_max
-            self.counts[number] = count
         return found
 
     def acknowledge(self, member_id: str) -> None:
@@ -191,8 +190,6 @@ class Run:
         first = self.draw.randint(-2, END)
         end = first + self.draw.randint(1, 30)
         self.partition.withdraw(member_id, [AcquiredRange(first, end, 1)])
-        for number in set(range(first, end)) & set(self.model.acquired_by(member_id)):
-            self.counts[number] -= 1
         self.model.withdraw(member_id, range(first, end))
 
     def say(self, member_id: str, said: list[Acknowledgement]) -> None:
@@ -246,19 +243,13 @@ def test_each_record_has_one_fate(seed: int) -> None:
     for _ in range(STEPS):
         run.step()
     run.drain()
-    kept = records_of(run.log)
-    for number in kept & set(range(run.begins, END)):
+    given_up = run.model.given_up
+    assert not given_up & run.accepted
+    for number in records_of(run.log) & set(range(run.begins, END)):
         is_deleted = number < run.model.log_start
-        is_worn = run.counts.get(number, 0) == run.limits.delivery_count_max
-        assert number in run.accepted | run.rejected or is_deleted or is_worn, number
+        assert number in run.accepted | given_up | run.gaps or is_deleted, number
     assert run.partition.start_offset >= END
-    rejected = run.rejected - run.gaps
-    worn = (
-        {n for n, count in run.counts.items() if count == run.limits.delivery_count_max} - run.accepted - run.rejected
-    )
-    present = kept - set(range(run.model.log_start))
-    if run.limits.has_dead_letters:
-        assert rejected | worn & present <= run.lettered <= rejected | worn
+    assert run.lettered == (given_up if run.limits.has_dead_letters else set())
 
 
 def test_ranges_that_overlap_or_are_empty_are_refused() -> None:
