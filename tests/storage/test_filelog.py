@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,7 +35,9 @@ from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.memory import MemoryStorage
 from dafka.storage.opening import read_range
 from tests.power.runs import no_wait
+from tests.storage.quick import quickly
 from tests.storage.records import OTHER, PARTITION, batch
+from tests.storage.test_each_storage import open_files
 
 DEADLINE_S = 60
 
@@ -138,10 +141,12 @@ async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
         for number in range(40):
             end = number * 4
             new = batch(0, 1, Partition("new", f"{number}"), stored_at=number)
-            batches = [batch(end, end + 4, size=20, stored_at=end), new]
+            batches = [batch(end, end + 4, size=20, stored_at=end), new, batch(end, end + 4, OTHER, stored_at=end)]
             operations: tuple[Callable[[Storage], Awaitable[None]], ...] = (
                 methodcaller("append", batches),
                 methodcaller("trim", PARTITION, end - 7),
+                methodcaller("trim", OTHER, end + number % 5),
+                methodcaller("reset_to", OTHER, end + 4),
             )
             for operation in operations:
                 calls, failing_call = 0, number // 4 + 1
@@ -162,6 +167,50 @@ async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
         earliest = (await storage.partitions())[PARTITION].earliest_sequence
         found = [content async for part in read_range(storage, PARTITION, earliest, 160) for content in part.values]
         assert found == batch(earliest, 160, size=20).values
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("has_catalog", [True, False])
+async def test_opening_that_fails_leaves_nothing_open_and_can_be_repeated(
+    has_catalog: bool, read_only: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each system call fails in turn while the files are opened that a killed writer has left."""
+    left = tmp_path / "left"
+    with quickly():
+        async with open_filelog(f"{tmp_path}/log?segment_bytes=100") as storage:
+            for first in (0, 3):
+                await storage.append([batch(first, first + 3, size=20), batch(first, first + 3, OTHER)])
+            await storage.trim(PARTITION, 2)
+            shutil.copytree(tmp_path / "log", left)
+            expected = await storage.partitions()
+        for name in () if has_catalog else ("catalog.names", "catalog.heads"):
+            (left / name).unlink()
+        for name in ("open", "pwritev", "fsync", "replace"):
+            real, calls, failing_call = getattr(os, name), 0, 0
+            while calls >= failing_call:
+                failing_call += 1
+                folder, calls = tmp_path / f"{name}{failing_call}", 0
+                shutil.copytree(left, folder)
+
+                def fail_once(*arguments: Any, real: Any = real, number: int = failing_call, **options: Any) -> Any:
+                    nonlocal calls
+                    calls += 1
+                    if calls == number:
+                        raise OSError(errno.EIO, "Input/output error")
+                    return real(*arguments, **options)
+
+                try:
+                    with monkeypatch.context() as patch:
+                        patch.setattr(os, name, fail_once)
+                        async with open_filelog(str(folder), read_only=read_only) as storage:
+                            patch.undo()
+                            assert await storage.partitions() == expected
+                except StorageError as error:
+                    assert "Input/output error" in str(error)
+                assert open_files(folder) == []
+                async with open_filelog(str(folder)) as storage:
+                    assert await storage.partitions() == expected
+            assert read_only or failing_call > 1 or name == "replace", name
 
 
 async def test_failed_append_that_could_not_be_truncated_never_reappears(

@@ -206,16 +206,15 @@ class CatalogWriter:
 
     def close(self, *, is_clean: bool) -> None:
         """Close the files, and mark the catalog as closed if `is_clean`: if all partitions are durable."""
-        if self._heads_fd < 0:
-            return
         try:
-            if is_clean:
+            if is_clean and self._heads_fd >= 0:
                 os.fsync(self._names_fd)
                 os.fsync(self._heads_fd)
                 self._mark(CLOSED)
         finally:
-            os.close(self._heads_fd)
-            os.close(self._names_fd)
+            for fd in (self._heads_fd, self._names_fd):
+                if fd >= 0:  # opening it may have failed
+                    os.close(fd)
             self._heads_fd = self._names_fd = -1
 
     def _mark(self, state: int) -> None:

@@ -74,20 +74,24 @@ async def open_filelog(location: str, *, read_only: bool = False) -> AsyncIterat
     def open_for_reading() -> FilelogStorage:
         with storage_errors(folder):
             identity = read_identity(folder)
-            follower = PartitionFollower(folder, FilePool(os.O_RDONLY))
-            follower.load()
-            return FilelogStorage(folder, identity, follower)
+            with _opened_marker(folder) as marker, ExitStack() as stack:
+                pool = stack.enter_context(closing(FilePool(os.O_RDONLY)))
+                follower = PartitionFollower(folder, pool)
+                follower.load()
+                stack.pop_all()
+                return FilelogStorage(folder, identity, marker, follower)
 
     def open_locked() -> FilelogStorage:
         with storage_errors(folder):
             identity = create_identity(folder)
-            writer, repairs = open_writer(
-                folder,
-                segment_bytes=found.get("segment_bytes", SEGMENT_BYTES),
-                segment_ms=found.get("segment_ms", SEGMENT_MS),
-                sync_delay_ms=found.get("fsync", 0),
-            )
-            return FilelogStorage(folder, identity, writer, repairs)
+            with _opened_marker(folder) as marker:
+                writer, repairs = open_writer(
+                    folder,
+                    segment_bytes=found.get("segment_bytes", SEGMENT_BYTES),
+                    segment_ms=found.get("segment_ms", SEGMENT_MS),
+                    sync_delay_ms=found.get("fsync", 0),
+                )
+                return FilelogStorage(folder, identity, marker, writer, repairs)
 
     if read_only:
         async with opened_in_thread(open_for_reading) as storage:
@@ -98,6 +102,17 @@ async def open_filelog(location: str, *, read_only: bool = False) -> AsyncIterat
     with writer_lock(f"{folder}/{LOCK_FILE.removesuffix('.lock')}", folder):
         async with opened_in_thread(open_locked) as storage:
             yield storage
+
+
+@contextmanager
+def _opened_marker(folder: str) -> Iterator[FileIdentity]:
+    """Open the file that marks a file log, and close it if the block fails."""
+    marker = FileIdentity(f"{folder}/{MARKER_FILE}", is_kept_open=True)
+    try:
+        yield marker
+    except BaseException:
+        marker.close()
+        raise
 
 
 def _parse_fsync(text: str) -> int | None:
@@ -115,7 +130,12 @@ class FilelogStorage:
     keeps_record_batches: ClassVar[bool] = True
 
     def __init__(
-        self, folder: str, identity: str, source: LogWriter | PartitionFollower, repairs: Sequence[Damage] = ()
+        self,
+        folder: str,
+        identity: str,
+        marker: FileIdentity,
+        source: LogWriter | PartitionFollower,
+        repairs: Sequence[Damage] = (),
     ) -> None:
         self.identity = identity
         self.repairs = repairs
@@ -123,7 +143,7 @@ class FilelogStorage:
         self._source = source
         self._writer = source if isinstance(source, LogWriter) else None
         self._reader = source.reader
-        self._file_identity = FileIdentity(f"{folder}/{MARKER_FILE}", is_kept_open=True)
+        self._file_identity = marker
         self._lost: StorageLostError | None = None
         self._positions = PositionFiles(folder)
         self._read_limiter = trio.CapacityLimiter(READ_THREADS)
