@@ -114,7 +114,6 @@ class Http1Connection:
         parts = [self._begin(status, headers)]
         if body and not self._is_head:
             parts.append(self._framing.send(h11.Data(data=body)))
-        parts.append(self._framing.send(h11.EndOfMessage()))
         await self._stream.send_all(b"".join(each for each in parts if each))
         return self._is_done
 

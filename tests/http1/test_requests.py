@@ -356,6 +356,12 @@ async def test_bytes_are_received_in_limited_parts() -> None:
     assert await connection.body.read(50, receive, wire.send_all) == b"x" * 50
     assert wire.receives == [2**16, 20, 20, 20]
     assert connection.unprocessed() == post("Content-Length: 50")
+    wire = Wire([post("Content-Length: 50"), b"x" * 49])
+    connection = Http1Connection(wire)
+    await connection.next_request()
+    with pytest.raises(RequestError, match="the body is incomplete"):
+        await connection.body.read(50, receive, wire.send_all)
+    assert connection.body.failure == "gone"
 
 
 @given(st.text(st.characters(codec="ascii"), max_size=60).map(lambda text: f"/{text}"))

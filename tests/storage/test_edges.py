@@ -30,6 +30,7 @@ from dafka.storage.memory import MemoryStorage
 from dafka.storage.opening import delete_partitions
 from dafka.storage.plugin_helpers import FileIdentity, writer_lock
 from dafka.storage.sqlite import storage as sqlite_storage
+from dafka.storage.sqlite import writing
 from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
 from dafka.storage.tools.copy import copy_storage
 from dafka.storage.tools.json_lines import JsonLineError, import_lines
@@ -380,6 +381,12 @@ async def test_a_compaction_of_many_records_checkpoints_and_keeps_damaged_ones(
                 connection.execute("UPDATE records SET content = 'x' WHERE sequence IN (0, 4, 5)")
             done = await storage.compact(PARTITION, 9, lambda each: b"\1" * len(each), no_wait)
             assert (done.records_removed, checkpoints) == (6, 4)
+            for name, value in (("STEP_S", 0.0), ("CHUNK_RECORDS_MAX", 1)):
+                monkeypatch.setattr(writing, name, value)
+            checkpoints = 0
+            await storage.append([batch(0, 7, OTHER)])
+            await storage.trim(OTHER, 7)
+            assert checkpoints == 4, "after every second step, and the last one"
             with closing(sqlite3.connect(tmp_path / "s.db")) as connection:
                 left = [sequence for (sequence,) in connection.execute("SELECT sequence FROM records")]
             assert left == [0, 4, 5, 9, 10, 11]
