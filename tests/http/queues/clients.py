@@ -28,7 +28,12 @@ class Queue:
     @classmethod
     def make(cls, web: SharedWeb, log_count: int = 1, lock_ms: str = HOUR_MS, **settings: str) -> Queue:
         """Create a queue of a new topic with some settings. Its locks stay for an hour unless a time is given."""
-        queue = cls(web, web.create(f"jobs-{next(_names)}", log_count, 1, **settings))
+        return cls.of(web, web.create(f"jobs-{next(_names)}", log_count, 1, **settings), lock_ms)
+
+    @classmethod
+    def of(cls, web: SharedWeb, topic: str, lock_ms: str) -> Queue:
+        """Create a queue of a topic."""
+        queue = cls(web, topic)
         answer = queue.create(settings={"share.record.lock.duration.ms": lock_ms})
         assert (answer.status, answer.document["lock_ms"]) == (200, int(lock_ms))
         return queue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -12,6 +14,8 @@ from tests.http.running import SharedWeb, run_webs
 from tests.waiting import poll_until
 
 LOGS = BROKERS = 3
+
+_names = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +27,12 @@ def webs() -> Iterator[list[SharedWeb]]:
 
 def spread(webs: list[SharedWeb], lock_ms: str = HOUR_MS) -> Queue:
     """Return a queue whose topic has a log at each broker."""
-    queue = Queue.make(webs[0], LOGS, lock_ms)
-    for number in range(LOGS):
-        target = f"/topics/{queue.topic}/logs/{number}/replicas"
-        assert webs[0].ask("PUT", target, document={"replicas": [number]}).status == 200
-    described = f"/topics/{queue.topic}"
+    nodes = sorted((web.broker.node for web in webs), key=lambda node: node.brokers.own.number)
+    topic, leaders = f"spread-{next(_names)}", [node.address for node in nodes]
+    webs[0].call(partial(nodes[0].admin.create_topic, topic, LOGS, placement=[[each] for each in leaders]))
 
-    def is_spread(web: SharedWeb) -> bool:
-        found = [(each["leader"], each["replicas"]) for each in web.ask("GET", described).document["logs"]]
-        has_moved = not web.ask("GET", "/cluster").document["move_count"]
-        return has_moved and found == [(number, [number]) for number in range(LOGS)]
+    def is_spread() -> bool:
+        return all([log.leadership.leader for log in node.log_table.logs(topic)] == leaders for node in nodes)
 
-    poll_until(lambda: all(map(is_spread, webs)))
-    return queue
+    poll_until(lambda: webs[0].call_sync(is_spread))  # they run in one thread
+    return Queue.of(webs[0], topic, lock_ms)
