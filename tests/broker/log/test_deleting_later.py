@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from dafka.records import Partition
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
-DELAY_S = 40
+DELAY_S = 16
 SETTINGS: dict[str, Any] = {"delete_delay_ms": DELAY_S * 1000, "replicas": 3}
 
 

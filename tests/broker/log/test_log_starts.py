@@ -27,7 +27,7 @@ from tests.broker.core.log.test_log_table import leading
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 YEAR_S = 365 * 86400
-RETENTION_S = 30
+RETENTION_S = 10
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def test_records_expire_by_the_clock_of_the_leader_at_all_replicas(
         await wait_for(lambda: cluster.log("A").high_watermark == 5)
         for number in range(5, 40):
             await cluster.append("A", b"%d" % number)
-            await trio.sleep(2)
+            await trio.sleep(RETENTION_S / 15)
         assert native in partitions
         log = cluster.log("A")
         await wait_for(lambda: all(cluster.earliest(each, log.leader_partition) == [35] for each in "ABC"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from functools import partial
 from itertools import count
 
@@ -43,7 +44,7 @@ class Campaign:
         self.topics: dict[str, Expected] = {}
         self.numbers = count()
         self.is_cut = False
-        self.acknowledged = 0
+        self.acknowledged = self.pending = 0
 
     async def step(self) -> None:
         """Have something happen, and send records before and while it does."""
@@ -82,13 +83,14 @@ class Campaign:
     async def append(self, writer: LogWriter, log: Log, expected: Expected) -> None:
         value = b"%d" % next(self.numbers)
         expected.sent.add(value)
-        with trio.move_on_after(ANSWER_S):
-            try:
-                offset = await writer.append(log, batch(value)).wait_offset()
-            except (NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError):
-                return
-            expected.acknowledged[log.number][value] = offset
+        self.pending += 1
+        with (
+            trio.move_on_after(ANSWER_S),
+            suppress(NotLeaderError, OutcomeUnknownError, StorageError, TopicDeletedError),
+        ):
+            expected.acknowledged[log.number][value] = await writer.append(log, batch(value)).wait_offset()
             self.acknowledged += 1
+        self.pending -= 1
 
     async def stop(self) -> None:
         if len(self.cluster.brokers) == len(BROKERS):
@@ -128,7 +130,8 @@ class Campaign:
         await self.heal()
         await trio.sleep(5)
         await self.write()
-        await trio.sleep(ANSWER_S)  # everybody has an answer
+        await wait_for(lambda: not self.pending)
+        await trio.sleep(5)
         cluster = self.cluster
         assert self.agree()
         for broker in cluster.brokers.values():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -122,9 +123,10 @@ class VirtualSockets:
         self.sent: Counter[type] = Counter()
         self.node: Node | None = None
         self._cluster = cluster
+        self._wanted: tuple[bytes, ...] = ()
         self._inbox: deque[tuple[float, list[wire.BatchedMessage]]] = deque()
-        self._arrived = trio.Event()
-        self._timer = trio.CancelScope()
+        self._timer = math.inf
+        self._sleep = trio.CancelScope()
 
     def discarded(self) -> Counter[str]:
         return Counter()
@@ -138,13 +140,12 @@ class VirtualSockets:
     def wants(self, message: wire.BatchedMessage) -> bool:
         if isinstance(message, wire.RecordRun) and message.batch.partition in self._cluster.lost:
             return False
-        frame = topic_frame(message)
-        return any(frame.startswith(prefix) for prefix in self.prefixes)
+        return topic_frame(message).startswith(self._wanted)
 
     def arrive(self, messages: list[wire.BatchedMessage]) -> None:
         if messages:
             self._inbox.append((trio.current_time() + LATENCY_S, messages))
-            self._arrived.set()
+            self._sleep.deadline = self._next()
 
     async def compress(self, batch: RecordBatch) -> RecordBatch:
         return batch
@@ -157,12 +158,14 @@ class VirtualSockets:
 
     def subscribe(self, prefix: bytes) -> None:
         self.prefixes[prefix] += 1
+        self._wanted = (*self.prefixes,)
         for each in self.peers:
             self._show_subscription(each, b"\1" + prefix)
 
     def unsubscribe(self, prefix: bytes) -> None:
         self.prefixes[prefix] -= 1
         self.prefixes = +self.prefixes
+        self._wanted = (*self.prefixes,)
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
         peer = endpoint.endpoint.split("/")[2].partition(":")[0]
@@ -185,7 +188,12 @@ class VirtualSockets:
         self.peers.discard(endpoint.endpoint.split("/")[2].partition(":")[0])
 
     def set_timer(self, deadline: float) -> None:
-        self._timer.deadline = deadline
+        self._timer = deadline
+        self._sleep.deadline = self._next()
+
+    def _next(self) -> float:
+        """Return when messages arrive or something is due."""
+        return min(self._timer, self._inbox[0][0]) if self._inbox else self._timer
 
     async def _connected(self, endpoint: PeerEndpoint) -> None:
         if self.node is not None:
@@ -200,8 +208,7 @@ class VirtualSockets:
         self.node = node
         node.start(trio.current_time())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_time, node)
-            nursery.start_soon(self._receive, node)
+            nursery.start_soon(self._run_node, node)
             self._cluster.join(self)
             nursery.start_soon(self._settle, node)
             task_status.started()
@@ -210,20 +217,18 @@ class VirtualSockets:
         await trio.sleep(SETTLE_S)
         node.discovered(Settled(), trio.current_time())
 
-    async def _receive(self, node: Node) -> None:
+    async def _run_node(self, node: Node) -> None:
+        self._timer = node.deadline()
         while True:
-            await self._arrived.wait()
-            self._arrived = trio.Event()
-            while self._inbox:
-                await trio.sleep_until(self._inbox[0][0])
-                node.receive(self._inbox.popleft()[1], trio.current_time())
-
-    async def _keep_time(self, node: Node) -> None:
-        while True:
-            with trio.CancelScope(deadline=node.deadline()) as self._timer:
+            with trio.CancelScope(deadline=self._next()) as self._sleep:
                 await trio.sleep_forever()
-            node.tick(trio.current_time())
-            await trio.lowlevel.checkpoint()
+            arrived: list[wire.BatchedMessage] = []
+            while self._inbox and self._inbox[0][0] <= trio.current_time():
+                arrived += self._inbox.popleft()[1]
+            if arrived:
+                node.receive(arrived, trio.current_time())
+            if self._timer <= trio.current_time():
+                node.tick(trio.current_time())
 
 
 @attrs.define(eq=False)
