@@ -70,48 +70,49 @@ def _restore_hooks(before: dict[str, Any]) -> None:
     threading.excepthook = before["threading.excepthook"]
 
 
-@attrs.frozen
-class Constant:
-    """A name in capitals of a module of the product, and the value that it had when it was first seen."""
-
-    namespace: dict[str, Any]
-    name: str
-    value: Any
-
-
 @attrs.define
 class Constants:
-    """The constants of the modules that are loaded. There are thousands: each is looked up once for each test."""
+    """The names in capitals of the product's modules that are loaded, and the values that they had at first.
 
-    known: dict[str, list[Constant]] = attrs.field(factory=dict)
+    There are thousands, which are compared before and after each test: therefore they stand in lists, which built-in
+    functions compare.
+    """
+
+    _labels: list[str] = attrs.field(factory=list)
+    _namespaces: list[dict[str, Any]] = attrs.field(factory=list)
+    _names: list[str] = attrs.field(factory=list)
+    _values: list[Any] = attrs.field(factory=list)
+    _known: set[str] = attrs.field(factory=set)
     _modules: int = 0
 
     def changed(self) -> dict[str, Any]:
         """Return the constants whose value is not what it was at first: by module and name."""
         if len(sys.modules) != self._modules:
             self._add_modules()
-        return {
-            f"{module}.{each.name}": each.namespace.get(each.name)
-            for module, constants in self.known.items()
-            for each in constants
-            if each.namespace.get(each.name) is not each.value
-        }
+        now = list(map(dict.get, self._namespaces, self._names))
+        if now == self._values:
+            return {}
+        found = zip(self._labels, now, self._values, strict=True)
+        return {label: value for label, value, before in found if value != before}
 
     def restore(self, before: dict[str, Any]) -> None:
         """Set all constants to what they were."""
-        for module, constants in self.known.items():
-            for each in constants:
-                each.namespace[each.name] = before.get(f"{module}.{each.name}", each.value)
+        for label, namespace, name, value in zip(
+            self._labels, self._namespaces, self._names, self._values, strict=True
+        ):
+            namespace[name] = before.get(label, value)
 
     def _add_modules(self) -> None:
         self._modules = len(sys.modules)
         for module, loaded in list(sys.modules.items()):
-            if module.startswith("dafka.") and module not in self.known:
-                self.known[module] = [
-                    Constant(vars(loaded), name, value)
-                    for name, value in vars(loaded).items()
-                    if name.isupper() and isinstance(value, int | float | str | bytes | tuple)
-                ]
+            if module.startswith("dafka.") and module not in self._known:
+                self._known.add(module)
+                for name, value in vars(loaded).items():
+                    if name.isupper() and isinstance(value, int | float | str | bytes | tuple):
+                        self._labels.append(f"{module}.{name}")
+                        self._namespaces.append(vars(loaded))
+                        self._names.append(name)
+                        self._values.append(value)
 
 
 CONSTANTS = Constants()
