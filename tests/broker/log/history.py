@@ -32,6 +32,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.roles.compactor import Compactor
 from dafka.storage import RetentionPolicy, Storage
 from dafka.storage.plugin_helpers import now_ms
+from tests.storage.quick import quickly
 
 TOPIC = Topic("orders", "1D", 1)
 KEYS = [None, b"a", b"b", b"c"]
@@ -688,4 +689,8 @@ def play_on(open_storage: Callable[[], Any], seed: int) -> Callable[[list[Operat
                 await world.play(each)
                 await world.check()
 
-    return lambda operations: trio.run(run, operations, clock=MockClock(autojump_threshold=0))
+    def play(operations: list[Operation]) -> None:
+        with quickly():
+            trio.run(run, operations, clock=MockClock(autojump_threshold=0))
+
+    return play
