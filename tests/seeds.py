@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
-def each_seed(count: int) -> Callable[[Callable[[int], None]], Callable[[], None]]:
-    """Run a test with each seed from 0 on. It costs far less than as many tests of their own."""
+def each_seed(seeds: int | Iterable[int]) -> Callable[[Callable[[int], None]], Callable[[], None]]:
+    """Run a test with some seeds, or as many from 0 on. It costs far less than as many tests of their own."""
+    chosen = range(seeds) if isinstance(seeds, int) else [*seeds]
 
     def decorate(test: Callable[[int], None]) -> Callable[[], None]:
         def run() -> None:
-            for seed in range(count):
+            for seed in chosen:
                 try:
                     test(seed)
                 except BaseException as error:

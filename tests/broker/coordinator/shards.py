@@ -35,6 +35,7 @@ class Records:
         self.put_records = list(records)
         self.durable = len(self.put_records)
         self.loads = trio.Event()
+        self.has_more = trio.Event()
         self.confirm: Callable[[int], None] = lambda _count: None
         self.failure: Exception | None = None
 
@@ -50,6 +51,13 @@ class Records:
 
     def put(self, records: Iterable[StateRecord]) -> None:
         self.put_records += records
+        self.has_more.set()
+
+    async def wait_put(self) -> None:
+        """Wait until there are records that are not durable."""
+        while self.durable == len(self.put_records):
+            self.has_more = trio.Event()
+            await self.has_more.wait()
 
     async def write(self, confirm: Callable[[int], None]) -> None:
         self.confirm = confirm

@@ -15,6 +15,9 @@ from dafka.broker.core.transactions.coordinator import InitProducerResult
 from tests.broker.coordinator.transaction_world import COORDINATOR, LOGS, TIMEOUT_MS, Appended, World
 from tests.seeds import each_seed
 
+SEEDS = (*range(10), 12, 17)
+"""In 17, a log takes part in the next transaction of a producer because it has not forgotten the previous one."""
+
 RETRIABLE = {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -131,9 +134,9 @@ async def run_world(seed: int, *, transactions: int = 8) -> World:
                 running.start_soon(each.run, transactions)
             running.start_soon(_break, world, clients, transactions)
         world.is_calm = True
-        await trio.sleep(30)
+        await trio.sleep(20)  # longer than anything is late
         world.expire()
-        await trio.sleep(60)
+        await trio.sleep(20)
         world.check()
         check_outcomes(world, clients)
         nursery.cancel_scope.cancel()
@@ -170,6 +173,6 @@ def check_outcomes(world: World, clients: list[Client]) -> None:
             )
 
 
-@each_seed(20)
+@each_seed(SEEDS)
 def test_late_repeated_and_lost_requests_leave_no_transaction_open(seed: int) -> None:
     trio.run(run_world, seed, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -119,12 +119,13 @@ class Node:
     async def _commit_state(self, shard: Shard) -> None:
         """Make the state of a coordinator durable, while no other one has taken over."""
         while True:
+            await shard.records.wait_put()
             await self.world.pause(0.1)
-            pending = len(shard.records.put_records) - shard.records.durable
-            if pending and shard.epoch == self.world.shard_epoch:
-                count = self.world.random.randint(1, pending)
-                self.world.state += shard.records.put_records[shard.records.durable :][:count]
-                shard.records.commit(count)
+            if shard.epoch != self.world.shard_epoch:
+                return
+            count = self.world.random.randint(1, len(shard.records.put_records) - shard.records.durable)
+            self.world.state += shard.records.put_records[shard.records.durable :][:count]
+            shard.records.commit(count)
 
     def _send_bytes(self, address: str, data: bytes) -> None:
         self.world.send(self.address, address, data)
