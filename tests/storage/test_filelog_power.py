@@ -138,8 +138,8 @@ def test_what_a_killed_process_has_written_is_synced_before_it_is_promised(
     recorded: tuple[Path, list[Entry]], left: Left, tmp_path: Path
 ) -> None:
     writes = [n for n, each in enumerate(recorded[1]) if each.kind is Kind.WRITE and len(each.first) > 50]
-    check_second_process(recorded, writes[::5], URL, append_one, left, tmp_path)
-    check_second_process(recorded, writes[2::5], URL, append_one, left, tmp_path, removed="log/catalog.heads")
+    check_second_process(recorded, writes[::10], URL, append_one, left, tmp_path)
+    check_second_process(recorded, writes[2::10], URL, append_one, left, tmp_path, removed="log/catalog.heads")
 
 
 def test_what_a_killed_process_left_unsynced_is_synced_by_one_that_promises_it(left: Left, tmp_path: Path) -> None:
