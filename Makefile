@@ -24,7 +24,7 @@ demo-spark: $(VENV)/demo-spark ## The same records in Spark (needs Java 17)
 
 # More workers than cores: many tests wait for processes and sockets. tests/conftest.py has the order.
 test: $(VENV)/dev ## Run the tests (5 to 8 minutes on 2 cores)
-	$(BIN)/pytest --workers=5 --durations=15
+	$(BIN)/pytest --workers=7 --durations=15
 
 ROOM ?=
 test-room: $(VENV)/dev ## Run the tests of one part of dafka/: make test-room ROOM=broker/core

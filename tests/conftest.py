@@ -31,15 +31,39 @@ hypothesis.settings.register_profile("same", deadline=None, derandomize=True, da
 hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 
-# These start first, then the others by name. If a long module came last, the other workers would wait for it.
+# These start first, then the others by name. If a long module came last, the other workers would wait for it. Modules
+# that mostly wait for processes take turns with those that only compute, so that both processors have work.
 LONGEST_FIRST = (
     "one Spark session",
+    "tests/cli/test_lost_brokers.py",
+    "tests/broker/core/metadata",
     "one Chromium",
     "another Spark session",
     "tests/conformance/test_own_roles.py",
     "tests/conformance/test_mutants.py",
     "tests/spark/test_stream_kills.py",
     "tests/spark/test_write_retries.py",
+    "tests/cli/test_cli_status.py",
+    "tests/broker/core/replication",
+    "tests/spark/test_publishing.py",
+    "tests/storage/test_filelog_power.py",
+    "tests/http/queues/test_ledger.py",
+    "tests/cli/test_produce_consume.py",
+    "tests/http/api/test_permissions.py",
+    "tests/http/test_pages.py",
+    "tests/storage/cold/test_histories.py",
+    "tests/broker/cluster/test_hostile_clients.py",
+    "tests/storage/test_histories.py",
+    "tests/cli/test_cli_exit_status.py",
+    "tests/batches",
+    "tests/cli/test_cli_exit_statuses.py",
+    "tests/broker/coordinator/test_transaction_world.py",
+    "tests/cli/test_cli_bench.py",
+    "tests/broker/replication/test_outdated_stores.py",
+    "tests/clients/test_processes.py",
+    "tests/broker/cluster/test_experiments.py",
+    "tests/cli/test_cli_help.py",
+    "tests/cli/test_two_machines.py",
 )
 
 # Modules that share something expensive, and therefore one worker: by name, patterns of their paths. A Spark session is
@@ -89,6 +113,10 @@ STARTS_SPARK = {"spark", "java"}
 """Fixtures."""
 
 
+# How many objects are made before those that are unreachable are looked for. Python's default of 700 would have it look
+# some million times, and find next to nothing.
+GARBAGE_OBJECTS = 20_000
+
 # Tests do not see the settings of the user who runs them. The choice of loops is an exception: all tests hold for both.
 FOREIGN = ("DAFKA_", "PYSPARK_", "SPARK_")
 CHOSEN = ("DAFKA_ACCELERATOR", "DAFKA_FAULT_")
@@ -135,11 +163,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Import all tests without collecting garbage: next to nothing of what they make goes."""
+    gc.disable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Keep what is imported from the garbage collector: a collection would take long, and copy it in each worker."""
-    gc.collect()
     gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""Runs the modules of the tests beside each other: `pytest --workers 5`.
+"""Runs the modules of the tests beside each other: `pytest --workers 7`.
 
 All tests are collected once. Each module then runs in a process forked from this one, which has everything imported: a
 module cannot disturb the next one, and the workers share the memory of what they import. Modules that share something
