@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import dafka.blocking
 from dafka import Config, Consumer, Partition, Producer
 from dafka.errors import ConfigError, UnansweredError
 from dafka.events import PartitionsAssigned, PartitionsLost, PartitionsRevoked
 from dafka.protocol.groups import GROUP_PREFIX
-from dafka.roles import describe_group, group_tools, list_groups, reset_group
+from dafka.roles import GroupDescription, MemberDescription, describe_group, group_tools, list_groups, reset_group
 from dafka.roles.group import Group, check_group
 from dafka.testing import Cluster
 from tests.roles.helpers import DEADLINE_S, wait_event
@@ -252,3 +256,103 @@ async def test_a_group_with_a_member_is_described_and_not_reset(dafka_cluster: C
         with pytest.raises(ConfigError, match="it has members that are alive"):
             await reset_group(found, {producer.partition: 0}, config)
         assert (await describe_group("billing", config)).positions == before
+
+
+@pytest.mark.parametrize(
+    ("leases_s", "signs_at_s", "silent", "ended_at_s"),
+    [
+        ((), (), set(), 0.0),
+        ((10.0, 4.0), (1.2, 0.1), set(), 1.5),
+        ((10.0, 4.0), (1.2, math.inf), {"1"}, 5.0),
+        ((4.0, 10.0), (math.inf, math.inf), {"0", "1"}, 5.0),
+        ((10.0,), (4.9,), set(), 5.0),
+    ],
+)
+async def test_members_that_give_no_sign_for_half_of_the_longest_lease_are_silent(
+    leases_s: tuple[float, ...],
+    signs_at_s: tuple[float, ...],
+    silent: set[str],
+    ended_at_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    living = [SimpleNamespace(address=str(n), lease_s=lease, next_sequence=7) for n, lease in enumerate(leases_s)]
+    began = trio.current_time()
+
+    async def survey(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        for member, sign_at_s in zip(living, signs_at_s, strict=True):
+            member.next_sequence = 7 + (trio.current_time() - began >= sign_at_s)
+
+    monkeypatch.setattr(group_tools, "_survey", survey)
+    reader: Any = SimpleNamespace(view=SimpleNamespace(living=lambda: living))
+    with trio.fail_after(60):
+        assert await group_tools._wait_signs(reader, Config()) == silent
+    assert trio.current_time() - began == pytest.approx(ended_at_s)
+
+
+class Claiming:
+    """A group in which this program gets the partitions after a time, and whose stores keep what it saves, or not."""
+
+    held_after_s, saves, kept_shift = 0.0, True, 0
+
+    def __init__(self, name: str, topics: list[str], _config: Config, holder: Any) -> None:
+        assert (name, topics) == ("g", ["bills", "orders"])
+        self._partitions = list(holder.known_partitions())
+        self._kept: dict[Partition, int] = {}
+        self.log.clear()
+
+    log: list[str] = []
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        self._began = trio.current_time()
+        task_status.started()
+        await trio.sleep_forever()
+
+    def held(self) -> dict[Partition, int]:
+        is_held = trio.current_time() - self._began >= self.held_after_s
+        return dict.fromkeys(self._partitions, 0) | self._kept if is_held else {self._partitions[0]: 0}
+
+    async def save(self, positions: dict[Partition, int]) -> None:
+        self.log.append("save")
+        if not self.saves:
+            await trio.sleep_forever()
+        self._kept = {partition: sequence + self.kept_shift for partition, sequence in positions.items()}
+
+    async def leave(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.log.append("leave")
+
+
+@pytest.mark.parametrize(
+    ("has_silent", "settings", "is_reset", "ended_at_s"),
+    [
+        (False, {}, True, 0.0),
+        (False, {"held_after_s": 9.9}, True, 9.9),
+        (False, {"held_after_s": 11}, False, 10.0),
+        (True, {"held_after_s": 11}, True, 11.0),
+        (True, {"held_after_s": 16}, False, 15.0),
+        (False, {"saves": False}, False, 10.0),
+        (False, {"kept_shift": 1}, False, 0.0),
+    ],
+)
+async def test_a_group_is_reset_once_the_leases_of_silent_members_are_over(
+    has_silent: bool,
+    settings: dict[str, Any],
+    is_reset: bool,
+    ended_at_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setattr(Claiming, name, value)
+    monkeypatch.setattr(group_tools, "Group", Claiming)
+    members = (MemberDescription("A", (), (), is_silent=True),) if has_silent else ()
+    positions = {Partition("orders", "A"): 3, Partition("bills", "B"): 0}
+    config = Config().with_consumer(group_lease_ms=4000)
+    began = trio.current_time()
+    with nullcontext() if is_reset else pytest.raises(UnansweredError, match="group 'g' was not reset: a member"):
+        await reset_group(GroupDescription("g", members, {}, {}), positions, config)
+    assert trio.current_time() - began == pytest.approx(ended_at_s, abs=0.06 if is_reset else 0.001)
+    assert Claiming.log[-1] == "leave"
+    assert Claiming.log.count("save") == (is_reset or not settings.get("held_after_s"))

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Partition
+from dafka import Config, Partition, RecordBatch
 from dafka.errors import ConfigError, DiscoveryError, UnansweredError
 from dafka.roles import Reader, open_reader
 from dafka.testing import open_cluster
@@ -47,6 +47,10 @@ async def test_ranges_of_a_partition_whose_producer_is_gone() -> None:
             with pytest.raises(ValueError, match="is being read already"):
                 reader.read(ABSENT, 0, 1)
             assert await reader.earliest([producer.partition], DEADLINE_S) == {producer.partition: 0}
+            left = reader.read(producer.partition, 0, 1)
+    left._runs = iter([RecordBatch(producer.partition, 0, [b"0"])])
+    with pytest.raises(trio.ClosedResourceError):
+        await left.next_batch()
 
 
 async def test_the_store_that_holds_most_counts_once_there_are_as_many_as_required() -> None:
