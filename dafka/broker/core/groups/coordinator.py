@@ -188,7 +188,8 @@ class GroupCoordinator:
         consumer, records = self._consumers.groups.get(request.group_id), list[StateRecord]()
         if consumer is not None and not self._membership.check_join(request):
             if consumer.has_members:
-                return self._consumers.classic.join_group(token, request, now_ms)
+                actions = self._consumers.classic.join_group(token, request, now_ms)
+                return actions + self._restore_classic(now_ms, request.group_id)
             records = self._discard(consumer)
         return [*write_state(records), *self._membership.join_group(token, request, now_ms)]
 

@@ -196,7 +196,7 @@ class ConsumerMembership:
         """Return the member that joins: a new one, one that joins again, or a static one that is back."""
         static = group.find_static(request.instance_id)
         if static is not None and static.member_id != request.member_id:
-            if not static.is_paused:
+            if static.classic is None and not static.is_paused:  # a classic client does not say that it will be back
                 message = f"the instance {request.instance_id!r} is in use by another member, until it leaves"
                 return ConsumerHeartbeatResult(ErrorCode.UNRELEASED_INSTANCE_ID, message)
             return attrs.evolve(static, member_id=request.member_id or self._make_id())

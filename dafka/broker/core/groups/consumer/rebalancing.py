@@ -91,7 +91,7 @@ class ConsumerRebalancer:
         group.remove(former_id, group.state_since_ms)
         group.put(member)
         group.targets[member.member_id] = target
-        return [encode_member_tombstone(group.group_id, former_id)]
+        return [encode_member_tombstone(group.group_id, former_id), encode_member(group, member.member_id)]
 
     def remove(self, group: ConsumerGroup, member_id: str, now_ms: int) -> list[StateRecord]:
         """Remove a member. Return the records to write. The others get its logs with their next requests."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.groups.consumer.members import LEAVING_EPOCH
+from dafka.broker.core.groups.consumer.members import LEAVING_EPOCH, PAUSING_EPOCH
 from dafka.broker.core.groups.results import JoinRequest, JoinResult, LeavingMember, SyncRequest, SyncResult
 from dafka.broker.core.groups.subscriptions import encode_assignment, read_assignment
 from tests.broker.core.groups.consumer.test_heartbeats import commit, latest
@@ -104,6 +104,25 @@ def test_a_group_is_upgraded_and_downgraded_while_its_members_read(world: World)
     assert sync(world, third, (third.member_id, {"t": [0, 1, 2, 3]})).error_code is NONE
     world.restart()
     assert beat(world, third) is NONE
+
+
+def test_static_clients_are_upgraded_and_downgraded_when_they_restart(world: World) -> None:
+    """A static client of the classic protocol does not say that it leaves: the next one with its id replaces it."""
+    (joined,) = join(world, group_instance_id="i")
+    sync(world, joined, (joined.member_id, {"t": [0, 1, 2, 3]}), group_instance_id="i")
+    upgraded = world.beat("new", 0, topics=TOPIC, instance_id="i")
+    assert upgraded.assignment == world.topics.logs_of("t")
+    assert world.group.members.keys() == {"new"}
+    fenced = world.coordinator.heartbeat(GROUP, joined.generation_id, joined.member_id, "i", world.now_ms)
+    assert fenced is ErrorCode.FENCED_INSTANCE_ID
+    refused = world.beat("other", 0, topics=TOPIC, instance_id="i")
+    assert refused.error_code is ErrorCode.UNRELEASED_INSTANCE_ID
+    world.restart()
+    assert world.beat("new", PAUSING_EPOCH, instance_id="i").error_code is NONE
+    (back,) = join(world, group_instance_id="i")
+    assert [each.group_type for each in world.coordinator.list_groups()] == ["classic"]
+    (again,) = join(world, back.member_id, group_instance_id="i")
+    assert again.leader == again.member_id == back.member_id
 
 
 def test_a_group_that_was_downgraded_is_stored(world: World) -> None:

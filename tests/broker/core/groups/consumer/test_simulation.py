@@ -17,7 +17,7 @@ from tests.broker.core.groups.consumer.world import HEARTBEAT_MS, SESSION_MS, Cl
 SEEDS = 150
 STEPS = 120
 NAMES = ("a", "b", "c")
-WEIGHTS = {"beat": 60, "add": 6, "leave": 4, "crash": 3, "pause": 3, "topic": 4, "restart": 4, "wait": 2}
+WEIGHTS = {"beat": 60, "add": 6, "leave": 4, "crash": 3, "pause": 3, "switch": 3, "topic": 4, "restart": 4, "wait": 2}
 
 
 class Simulation:
@@ -36,9 +36,12 @@ class Simulation:
         self.count += 1
         topics = NAMES if self.is_fair else self.draw.sample(NAMES, self.draw.randint(1, 3))
         name, is_static = f"m{self.count}", self.draw.random() < 0.3
+        consumer: Consumer | ClassicConsumer
         consumer = Consumer(self.world, name, frozenset(topics), f"i{self.count}" if is_static else "")
         is_classic = self.count > 1 and self.draw.random() < self.classic_share
-        self.consumers.append(ClassicConsumer(self.world, name, frozenset(topics)) if is_classic else consumer)
+        if is_classic:
+            consumer = ClassicConsumer(self.world, name, consumer.topics, instance_id=consumer.instance_id)
+        self.consumers.append(consumer)
         self.consumers[-1].beat()
 
     def step(self) -> None:
@@ -57,6 +60,8 @@ class Simulation:
             world.beat(consumer.member_id, PAUSING_EPOCH, instance_id=consumer.instance_id)
             consumer.forget()
             consumer.member_id += "'"
+        elif kind == "switch" and consumer.instance_id and consumer is not first:
+            self.switch(consumer)
         elif kind == "topic":
             self.change_topic()
         elif kind == "restart":
@@ -65,6 +70,15 @@ class Simulation:
             world.pass_time(draw.choice((HEARTBEAT_MS, SESSION_MS // 2, SESSION_MS + 1)))
         first.beat()  # otherwise classic clients could be alone
         world.pass_time(draw.randint(0, HEARTBEAT_MS))
+
+    def switch(self, consumer: Consumer | ClassicConsumer) -> None:
+        """Restart a static client with the other protocol. A classic one does not say that it leaves."""
+        self.count += 1
+        if isinstance(consumer, Consumer) and consumer.is_member:
+            self.world.beat(consumer.member_id, PAUSING_EPOCH, instance_id=consumer.instance_id)
+        other = ClassicConsumer if isinstance(consumer, Consumer) else Consumer
+        restarted = other(self.world, f"m{self.count}", consumer.topics, instance_id=consumer.instance_id)
+        self.consumers[self.consumers.index(consumer)] = restarted
 
     def change_topic(self) -> None:
         name, topics = self.draw.choice(NAMES), self.world.topics

@@ -213,7 +213,7 @@ class ClassicConsumer:
         self.owned, self.state, self.is_known = NOTHING, "joining", False
 
     def leave(self) -> None:
-        leaving = (LeavingMember(self.member_id),)
+        leaving = (LeavingMember(self.member_id, self.instance_id or None),)
         coordinator = self.world.coordinator
         self.world.take(coordinator.leave_group("leave", GROUP, leaving, self.world.now_ms))
 
@@ -226,6 +226,7 @@ class ClassicConsumer:
         request = JoinRequest(
             group_id=GROUP,
             member_id=self.member_id if self.is_known else "",
+            group_instance_id=self.instance_id or None,
             client_id=self.member_id.partition("-")[0],
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
@@ -245,7 +246,10 @@ class ClassicConsumer:
             self.epoch, self.state = result.generation_id, "syncing"
 
     def _sync(self, is_lost: bool) -> None:
-        request = SyncRequest(group_id=GROUP, generation_id=self.epoch, member_id=self.member_id)
+        instance_id = self.instance_id or None
+        request = SyncRequest(
+            group_id=GROUP, generation_id=self.epoch, member_id=self.member_id, group_instance_id=instance_id
+        )
         results = self.world.take(self.world.coordinator.sync_group("sync", request, self.world.now_ms))
         if not results or is_lost:
             return
@@ -265,7 +269,8 @@ class ClassicConsumer:
         self.owned, self.state = assigned, "joining" if given_up else "reading"
 
     def _heartbeat(self, is_lost: bool) -> None:
-        error = self.world.coordinator.heartbeat(GROUP, self.epoch, self.member_id, None, self.world.now_ms)
+        instance_id, now_ms = self.instance_id or None, self.world.now_ms
+        error = self.world.coordinator.heartbeat(GROUP, self.epoch, self.member_id, instance_id, now_ms)
         if is_lost or not error:
             return
         if error is ErrorCode.UNKNOWN_MEMBER_ID:
