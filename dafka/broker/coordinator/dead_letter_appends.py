@@ -70,7 +70,7 @@ class DeadLetterAppends:
     _waits: DurableWaits
     _messenger: BrokerMessenger
     _answers: PendingAnswers[LettersAppended] = attrs.field(init=False)
-    _received: dict[tuple[str, str, int], tuple[int, bytearray]] = attrs.field(init=False, factory=dict)
+    _received: dict[str, tuple[int, bytearray]] = attrs.field(init=False, factory=dict)
     _nursery: trio.Nursery = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -128,11 +128,13 @@ class DeadLetterAppends:
             raise LettersRefused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
     def _on_append(self, sender: str, message: AppendLetters) -> None:
-        """Receive a piece of a batch, and begin to append the batch with its last piece."""
-        key = sender, message.topic_id, message.number  # a broker sends one batch for a log at a time
+        """Receive a piece of a batch, and begin to append the batch with its last piece.
+
+        A broker sends all pieces of a batch before the next batch.
+        """
         if message.begin == 0 and 0 < message.size <= BATCH_BYTES_LIMIT:
-            self._received[key] = message.request, bytearray()
-        request, batch = self._received.get(key, (None, bytearray()))
+            self._received[sender] = message.request, bytearray()
+        request, batch = self._received.get(sender, (None, bytearray()))
         if request != message.request:
             return
         try:
@@ -141,9 +143,9 @@ class DeadLetterAppends:
             piece = b""
         batch += piece
         if not piece or len(batch) != min(message.begin + len(piece), message.size):
-            del self._received[key]  # a message was lost with its connection
+            del self._received[sender]  # a message was lost with its connection
         elif len(batch) == message.size:
-            del self._received[key]
+            del self._received[sender]
             self._nursery.start_soon(self._answer, sender, message, bytes(batch))
 
     async def _answer(self, sender: str, message: AppendLetters, batch: bytes) -> None:

@@ -62,7 +62,7 @@ class ShareReader:
         try:
             acquired = AcquiredRecords()
             # A read can find only transaction markers, removed records or records of others: the next ones follow.
-            while not acquired.ranges and (unread := self._find_next(served)) is not None:
+            while not acquired.ranges and (unread := self.find_next(served)) is not None:
                 found = await self._reader.read(served.log, *unread, bytes_max)
                 if served.is_current:
                     acquired = self._acquire(served, wanted, unread, found)
@@ -71,7 +71,7 @@ class ShareReader:
             served.is_reading = False
             self._partitions.on_read(served)
 
-    def _find_next(self, served: LedSharePartition) -> tuple[Offset, Offset] | None:
+    def find_next(self, served: LedSharePartition) -> tuple[Offset, Offset] | None:
         """Return the offsets from the next available record up to the end for the group; None if there is none."""
         log, partition = served.log, served.partition
         if partition is None or not served.is_current:

@@ -137,16 +137,12 @@ class LocalQueues:
         return topic.topic_id
 
     def _state(self, served: LedSharePartition) -> QueueState:
-        partition, settings = served.partition, self._shares.settings_of(served.key.group_id)
+        partition, unread = served.partition, self._broker.share_reader.find_next(served)
         assert partition is not None
-        end = served.log.last_stable_offset if settings.is_committed else served.log.high_watermark
-        following = partition.next_offset(settings.limits)
-        is_available = following is not None and following < end
-        return QueueState(
-            partition.start_offset,
-            partition.count_available(end) if is_available and self._shares.holds_lease(served) else 0,
-            partition.count_acquired(),
-        )
+        available_count = 0
+        if unread is not None and self._shares.holds_lease(served):
+            available_count = partition.count_available(unread[1])
+        return QueueState(partition.start_offset, available_count, partition.count_acquired())
 
     async def _lock(
         self,
