@@ -12,8 +12,9 @@ import trio
 
 from dafka import Config, Partition, wire
 from dafka.config import DialectName
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import ConfigError
-from dafka.protocol import ClusterSurvey, PartitionView
+from dafka.protocol import ClusterSurvey, PartitionView, PeerJoined, PeerLeft
 from dafka.protocol.observer.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
@@ -203,3 +204,17 @@ async def test_configurations_that_an_observer_refuses(config: Config, topics: l
     with pytest.raises(ConfigError, match=expected):
         async with open_observer(topics, config):
             pass
+
+
+async def test_an_observer_no_longer_listens_to_a_store_that_has_left() -> None:
+    nowhere, address = "tcp://127.0.0.1:9", new_address()
+    config = Config().with_node(bind="tcp://127.0.0.1:*").with_beacon(tower_sub=(nowhere,), tower_pub=(nowhere,))
+    frames = [b"\1" + prefix.replace(b"*", address.encode()) for prefix in OUR_STORE]
+    subscriptions = [each for each in map(wire.decode_subscription, frames) if each is not None]
+    async with open_observer((), config) as observer:
+        for endpoint in (PeerEndpoint(nowhere), PeerEndpoint("tcp://127.0.0.1:10")):
+            observer._node.discovered(PeerJoined(address, endpoint), trio.current_time())
+            observer._node.receive_subscriptions(subscriptions, trio.current_time())
+            assert {name: peer for name, (peer, _) in observer._listening.items()} == {address: endpoint}
+            observer._node.discovered(PeerLeft(address, endpoint), trio.current_time())
+            assert observer._listening == {}
