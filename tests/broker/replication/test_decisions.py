@@ -195,7 +195,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
     for size, heard, availability, has_begun, is_committed, may_serve, has_led, is_active, has_racks in product(
         (1, 2, 3, 4), range(1, 5), Availability, either, either, either, either, either, either
     ):
-        brokers = Brokers(BrokerRegistration(address="a"), 1.0)
+        brokers = Brokers(BrokerRegistration(address="a", rack="r"), 1.0)
         for each in names:
             brokers.record_registration(BrokerRegistration(address=each))
             if each in names[:heard]:
@@ -234,15 +234,16 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
         fake: Any = SimpleNamespace(notify=lambda _log: None)
         led_logs = LedLogs(tables, fake, fake, fake, fake, lambda _: None)
         led_logs._ready_from["1D/0"], led_logs._has_racks = 8, has_racks
+        if has_racks:  # and it was read here for clients before
+            led_logs._followed["1D/0"] = epoch
         led_logs.refresh(log)
         is_quorum = availability is Availability.BRANCH or 2 * min(size, heard) > size
         is_led = has_begun and has_led and is_committed and may_serve and is_quorum
         assert (state.leadership.is_led, state.leadership.leader) == (is_led, "a" if is_led else "")
         assert (state.leadership.in_sync, state.leadership.learners) == (("a",), ("new",))
         assert state.leadership.presumed_leader == ("" if is_led or is_active else "a")
-        assert (state.leadership.is_follower_readable, state.high_watermark) == (
-            (has_racks, 8) if is_led else (False, 0)
-        )
+        assert (state.leadership.is_follower_readable, state.high_watermark) == (has_racks, 8 if is_led else 0)
+        assert list(led_logs._to_follow) == ["1D/0"] * (not has_led and not has_racks)
         assert state.shared_offset == (6 if is_led and state.can_diverge else 0)
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.epoch_tree import EpochTree
@@ -23,6 +25,7 @@ from dafka.broker.replication.leader import HELD_S, LedLogs
 from dafka.broker.replication.pending_logs import READ_AGAIN_S
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
+from dafka.storage import PartitionInfo
 from tests.broker.core.entries import epoch_end
 
 FIRST, SIDE, OWN, NEXT = (
@@ -241,3 +244,119 @@ async def test_a_follower_shows_what_is_committed_and_read(
         if is_read:
             await world.led._follow_log(world.log, world.state)
             assert world.take() == ["continue"]
+
+
+async def test_readers_are_woken_up_when_a_led_log_advances_and_when_its_start_can_move(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_known, leads, can_diverge, mark, next_start in product(
+        (True, False), (True, False), (True, False), (0, 9), (0, 4, 5)
+    ):
+        world = World(monkeypatch)
+        notified, dropped = list[Log](), list[int]()
+        world.led._watchers = SimpleNamespace(notify=notified.append)
+        state: Any = SimpleNamespace(
+            topic="orders",
+            number=0,
+            can_diverge=can_diverge,
+            shared_offset=0,
+            high_watermark=Offset(4),
+            next_start=next_start,
+            index=SimpleNamespace(start_offset=4),
+            drop_shared_batches=lambda dropped=dropped: dropped.append(1),
+        )
+        world.led._log_table = SimpleNamespace(find_log=lambda *_, state=state if is_known else None: state)
+        world.brokers.own = BrokerRegistration(address="a", rack="r")
+        world.replica.led_epoch = OWN if leads else None
+        world.replica.high_watermark, world.replica.shared_end = Offset(mark), Offset(3)
+        world.led.move_high_watermark(world.log, Offset(8))
+        is_shown = is_known and leads
+        assert state.high_watermark == (mark if is_shown else 4)
+        assert state.shared_offset == (3 if is_shown and can_diverge else 0)
+        assert (notified, dropped) == ([state] * is_shown, [1] * (is_shown and mark > 0))
+        assert list(world.led._to_follow) == ["1D/0"] * (is_known and not leads)
+        notified.clear()
+        missing = world.led._missing["1D/0"] = trio.Event()
+        other = world.led._missing["1D/1"] = trio.Event()
+        world.led.record_stored([world.log])
+        assert (missing.is_set(), other.is_set(), list(world.led._missing)) == (True, False, ["1D/1"])
+        assert notified == [state] * (is_known and next_start > 4)
+
+
+async def test_nothing_of_a_log_is_left_that_is_deleted_here(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_locked in (True, False):
+        world = World(monkeypatch)
+        led, missing = world.led, trio.Event()
+        led._followed["1D/0"], led._ready_from["1D/0"], led._epoch_counts["1D/0"] = FIRST, 5, 1
+        led.divergent._merged["1D/0"], led._missing["1D/0"] = (OWN, {}), missing
+        led._to_follow.put("1D/0")
+        if is_locked:
+            await led._locks["1D/0"].acquire()
+        led.forget("1D/0")
+        known = [led._followed, led._ready_from, led._epoch_counts, led.divergent._merged, led._missing, led._to_follow]
+        assert not any(map(list, known))
+        assert (missing.is_set(), "1D/0" in led._locks) == (True, is_locked)
+        led.forget("1D/1")
+
+
+async def test_a_change_of_the_leadership_is_counted_and_ends_waits(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, waited = World(monkeypatch), list[str]()
+
+    async def wait(name: str) -> None:
+        await world.led.wait_leadership(world.state)
+        waited.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name in "ab":
+            nursery.start_soon(wait, name)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (waited, world.led.changes) == ([], 0)
+        for leader in "bc":
+            world.led.set_leadership(world.state, LeaderAndIsr(leader))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (sorted(waited), world.led.changes, world.state.leadership.leader) == (["a", "b"], 2, "c")
+    world.state.is_gone = True
+    await world.led.wait_leadership(world.state)
+
+
+async def test_a_new_topic_begins_with_the_records_that_were_stored_first(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count, fails in ((1, False), (4, False), (4, True)):
+        world, caught_up = World(monkeypatch), list[Any]()
+        stored_at = {"P": 30, "Q": 10, "R": None, "S": 20}
+
+        async def partitions(
+            topic: str, fails: bool = fails, stored_at: dict[str, int | None] = stored_at
+        ) -> dict[Partition, PartitionInfo]:
+            await trio.lowlevel.checkpoint()
+            if fails:
+                raise StorageError("no")
+            return {
+                Partition(topic, each): PartitionInfo(0, 9, earliest_stored_at=at) for each, at in stored_at.items()
+            }
+
+        async def catch_up(state: Log, caught_up: list[Any] = caught_up) -> None:
+            await trio.lowlevel.checkpoint()
+            caught_up.append(dict(state.backfill))
+
+        world.led._storage.storage.partitions, world.led.catch_up = partitions, catch_up
+        world.state.backfill = {each: RecordSequence(n) for n, each in enumerate([*stored_at][:count])}
+        before = dict(world.state.backfill)
+        await world.led.catch_up_oldest_first(world.state)
+        assert caught_up == [before]
+        assert [*caught_up[0]] == (["R", "Q", "S", "P"] if count > 1 and not fails else [*before])
+
+
+async def test_brokers_with_racks_make_leaders_readable_for_their_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, refreshed = World(monkeypatch), list[Any]()
+    world.led.refresh_all = refreshed.append
+    for rack, is_new in (("", False), ("r", True), ("s", False), ("", True)):
+        world.brokers.record_registration(BrokerRegistration(address="b", rack=rack))
+        world.led.update_racks()
+        assert (world.led._has_racks, refreshed) == (bool(rack), [world.led._logs] * is_new)
+        refreshed.clear()

@@ -243,3 +243,33 @@ def test_free_space_is_announced_when_it_has_changed_by_more_than_a_share(seed: 
             has_changed = abs(free - announced) > 0.02 * announced
             assert world.take() == ([{"free_bytes": free}] if has_changed else [])
             announced = free if has_changed else announced
+
+
+def test_damaged_full_and_leaving_replicas_lead_only_if_no_other_one_can() -> None:
+    for is_known, has_changed, full, damaged in product((True, False), (True, False), ("", "b"), ("", "ac")):
+        world, preferred = World(), list[Any]()
+        world.reassigner._logs.set_preferences = lambda *found, it=preferred: it.append(found)  # type: ignore[method-assign]
+        world.reassigner._ineligible = frozenset(full)
+        world.reassigner._damaged_replicas = {NAME: frozenset(damaged), "2D/0": frozenset("d")}
+        if has_changed:
+            world.order(ChangeReplicas("1D", 0, ("b", "c", "d"), generation=1))
+        world.log.topic_id = "1D" if is_known else "metadata"
+        world.reassigner.prefer_leaders(world.log)
+        ordered = ("b", "c", "d") if has_changed else ("a", "b", "c")
+        leaving = {"a"} if has_changed and is_known else set()
+        assert preferred == [(world.log, ordered if is_known else (), {*full, *damaged} | leaving)]
+
+
+def test_damaged_logs_are_announced_when_they_have_changed() -> None:
+    for holds_log, names, to_copy, unreadable in product((True, False), ((), (NAME,)), ((), (NAME,)), ((), (NAME,))):
+        world, ends = World(), list[Any]()
+        world.holds_log = holds_log
+        damaged: Any = SimpleNamespace(
+            names=names, to_copy=to_copy, unreadable=unreadable, record_end=lambda *end, it=ends: it.append(end)
+        )
+        world.reassigner._damaged = damaged
+        found = {"damaged_logs": names, "logs_to_copy": to_copy, "unreadable_logs": unreadable}
+        for is_new in (any(found.values()), False):
+            world.reassigner._announce_damaged()
+            assert world.take() == [found] * is_new
+        assert ends == [(NAME, 0 if holds_log else None)] * 2 * len(names)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.log.entries import encode_entries
+from dafka.broker.core.log.log import LEADER
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC, decode_checkpoint
 from dafka.broker.core.replication.effects import AdvanceHighWatermark, WriteControl
 from dafka.broker.core.replication.records import (
     BRANCHES_TOPIC,
+    ControlRecord,
+    EpochEnd,
     EpochStart,
     LeaderAndEpoch,
     VoteRequest,
@@ -21,7 +29,10 @@ from dafka.broker.core.replication.records import (
 )
 from dafka.broker.core.replication.replicated_logs import LogAction
 from dafka.broker.replication.checkpoints import WRITE_S
-from dafka.records import Partition
+from dafka.broker.replication.stored_logs import read_stored_logs
+from dafka.records import Partition, RecordBatch
+from dafka.storage.memory import MemoryStorage
+from tests.broker.core.entries import run_entry
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 
@@ -149,3 +160,34 @@ async def test_a_vote_outlives_its_broker(autojump_clock: MockClock) -> None:
         leader = await cluster.wait_leader("ABC")
         assert cluster.log(leader).leadership.epoch > 0
         assert await cluster.append(leader, b"b") == 1
+
+
+async def test_logs_are_read_from_the_storage_of_a_stopped_broker_with_their_first_epoch() -> None:
+    topic, first, later = Topic("orders", "1D", 2), LeaderAndEpoch(3, "b"), LeaderAndEpoch(1024, "c")
+    name = "1D/0"
+    index = Partition(INDEX_TOPIC, "b/1D/0/3")
+    start = EpochStart(name, later, EpochEnd(first, Offset(2)), ("b", "c"))
+    vote = VoteRequest(name, LeaderAndEpoch(2048, "b"), ("b", "c"))
+    for has_index, has_start in product((True, False), repeat=2):
+        storage = MemoryStorage()
+        stored = [
+            RecordBatch(Partition("orders", "b/1D/0/3"), 0, [b"x"] * 2, timestamps=[1, 1]),
+            RecordBatch(Partition(INDEX_TOPIC, "b/1D/1/7"), 0, [b""], timestamps=[1]),
+        ]
+        if has_index:
+            entries = encode_entries([run_entry(0, LEADER, 0, 2)])
+            stored.append(RecordBatch(index, 0, [entries], timestamps=[1]))
+        if has_start:
+            records: list[ControlRecord] = [vote, start]
+            keys, values = [key_of(each).encode() for each in records], [encode_control(each) for each in records]
+            stored.append(RecordBatch(Partition(BRANCHES_TOPIC, "c"), 0, values, keys=keys, timestamps=[1] * 2))
+        await storage.append(stored)
+        logs = await read_stored_logs(storage)
+        assert logs.durable_end(Partition("orders", "b/1D/0/3")) == 2
+        assert logs.durable_end(Partition("orders", "none")) == 0
+        assert logs.first_epoch("1D", 0) == (first if has_index or has_start else None)
+        assert logs.first_epoch("1D", 1) == LeaderAndEpoch(7, "b")
+        assert logs.first_epoch("2D", 0) is None
+        log = await logs.load(attrs.evolve(topic, first_epoch=3), 0, ("b",))
+        assert log.local_log.ends().get(first, 0) == (2 if has_index else 0)
+        assert log.replica.latest.leader_epoch == (later if has_start else first)
