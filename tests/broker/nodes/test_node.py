@@ -6,9 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka.broker.connections.memory import Memory
 from dafka.broker.core.metadata.topics import LOGS_MAX
-from dafka.broker.metrics import BrokerMetrics
 from dafka.broker.stored_state import read_state
 from dafka.errors import ConfigError
 from dafka.records import Partition, RecordBatch
@@ -116,39 +114,6 @@ async def test_a_store_that_becomes_a_broker_gives_its_records_offsets_the_oldes
         await cluster.stop("A")
         await cluster.start("A")
         assert await cluster.read("A") == before
-
-
-async def test_metrics_count_logs_brokers_and_elections(autojump_clock: MockClock) -> None:
-    async with open_virtual_cluster("ABC", "ABC", "BCA", "CAB") as cluster:
-        first = cluster.brokers["A"]
-        times = iter(range(1000, 100_000, 1000))
-        metrics = {each: BrokerMetrics(cluster.brokers[each], Memory(2**20), lambda: next(times)) for each in "ABC"}
-
-        def read(name: str) -> dict[str, float]:
-            samples = (each for family in metrics[name].read(None) for each in family.samples)  # type: ignore[arg-type]
-            return {
-                "/".join([each.name.removeprefix("dafka_broker_"), *each.labels.values()]): each.value
-                for each in samples
-            }
-
-        await wait_for(lambda: all(cluster.in_sync("orders", number) == "ABC" for number in range(3)))
-        found = read("A")
-        assert (found["logs_led"], found["replicas"], found["leaderless_logs"]) == (1, 3, 0)
-        assert (found["brokers/alive"], found["brokers/dead"]) == (3, 0)
-        assert (found["leader_elections_total"], found["last_election_timestamp_seconds"]) == (0, 0)
-        assert (found["under_replicated_logs"], found["orphaned_partitions"], found["draining"]) == (0, 0, 0)
-        assert (found["memory_used_bytes"], found["memory_limit_bytes"]) == (0, 2**20)
-        await cluster.stop("C")
-        await wait_for(lambda: cluster.leader("orders", 2) in {"A", "B"})
-        await trio.sleep(6)
-        elections = {name: read(name) for name in "AB"}
-        assert sum(each["leader_elections_total"] for each in elections.values()) == 1
-        assert sum(each["logs_led"] for each in elections.values()) == 3
-        assert {each["brokers/dead"] for each in elections.values()} == {1}
-        assert elections["A"]["last_election_timestamp_seconds"] > 0
-        assert sum(each["under_replicated_logs"] for each in elections.values()) == 3
-        await first.admin.set_draining(first.address, is_draining=True)
-        assert read("A")["draining"] == 1
 
 
 async def test_the_state_of_the_cluster_is_read_from_the_storage_of_a_broker(autojump_clock: MockClock) -> None:

@@ -250,7 +250,7 @@ def test_clients_see_a_leader_that_may_serve_and_hears_most_voters() -> None:
 @pytest.mark.parametrize("is_running", [True, False])
 async def test_only_brokers_that_were_known_before_the_start_are_expected_to_live(is_running: bool) -> None:
     brokers = Brokers(BrokerRegistration(address="a", number=0), 1.0)
-    registered = {each: SimpleNamespace(store_id=each, number=n, is_draining=False) for n, each in enumerate("abc")}
+    registered = {each: SimpleNamespace(store_id=each, number=n, is_draining=n == 1) for n, each in enumerate("abc")}
     state = SimpleNamespace(brokers=registered, forgotten_ids=set())
     tables: Any = SimpleNamespace(brokers=brokers, state=state, logs=SimpleNamespace(renumber=lambda _: None))
     fake: Any = SimpleNamespace(write_state=lambda *_: None)
@@ -262,8 +262,8 @@ async def test_only_brokers_that_were_known_before_the_start_are_expected_to_liv
     membership.learn(BrokerRegistration(address="stranger"))
     brokers.check_alive(trio.current_time())
     assert brokers.alive == ({"a"} if is_running else {"a", "b", "c"})
-    assert [(each.address, each.number, each.rack) for each in brokers.all()] == [
-        ("a", 0, ""),
-        ("b", 1, "r"),
-        ("c", 2, ""),
+    assert [(each.address, each.number, each.rack, each.is_draining) for each in brokers.all()] == [
+        ("a", 0, "", False),
+        ("b", 1, "r", True),
+        ("c", 2, "", False),
     ]
