@@ -172,6 +172,7 @@ def pytest_collection() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Keep what is imported from the garbage collector: a collection would take long, and copy it in each worker."""
+    Globals.now()  # looks up the constants of all modules, which would take long in each worker
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
     gc.enable()

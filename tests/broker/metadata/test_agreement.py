@@ -176,7 +176,7 @@ async def test_without_a_controller_changes_are_refused_and_logs_go_on(autojump_
 async def test_brokers_wait_for_as_many_as_the_cluster_begins_with(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         await cluster.start("C", "B", are_cut=True, initial_brokers=3)
-        await trio.sleep(60)
+        await trio.sleep(20)
         assert [each.cluster_id for each in cluster.brokers.values()] == ["", ""]
         sentence = "it waits for 1 of 3 brokers to form a cluster"
         assert [each.joining.waits_for for each in cluster.brokers.values()] == [sentence, sentence]

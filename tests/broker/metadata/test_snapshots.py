@@ -62,7 +62,7 @@ async def open_changed(names: str, **settings: Any) -> AsyncIterator[VirtualClus
     """Run brokers whose log of metadata was shortened, and that do not have the first commands any more."""
     async with open_virtual_cluster(names, names, store_retention_interval_ms=1000, **settings) as cluster:
         await change_often(cluster.brokers[names[0]])
-        await trio.sleep(30)  # until no change is on its way any more
+        await trio.sleep(10)  # until no change is on its way any more
         await cluster.brokers[names[0]].admin.create_topic("last")
         await wait_for(lambda: all(has_dropped(cluster, each) for each in names))
         yield cluster
