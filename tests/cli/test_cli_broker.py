@@ -168,6 +168,7 @@ def test_token_is_made_listed_and_revoked(tmp_path: Path) -> None:
     assert (status, output, f"has no token '{known.token_id}'" in errors) == (2, "", True)
     expired = run_user("token", "alice", "--users", path, "--expires-after", "1ms")[1].strip()
     assert Users(path).find_token(expired) is None
+    assert ", which has expired at 20" in run_user("list", "--users", path)[1]
 
 
 def test_broker_serves_the_users_of_the_file(dafka: Dafka, tmp_path: Path) -> None:
