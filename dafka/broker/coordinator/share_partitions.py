@@ -215,16 +215,6 @@ class SharePartitions:
                 served.partition.release(member_id, limits)
                 self.on_change(served)
 
-    def _watch_locks(self, served: LedSharePartition) -> None:
-        """Watch the locks of records that were acquired or renewed."""
-        assert served.partition is not None
-        deadline_ms = served.partition.next_deadline_ms()
-        if deadline_ms is not None and self._served.get(served.key) is served:
-            due_ms = self._locks.next_deadline_ms()
-            self._locks.set(served.key, deadline_ms)
-            if self._locks.next_deadline_ms() != due_ms:
-                self._has_locked.set()
-
     def on_read(self, served: LedSharePartition) -> None:
         """Notify the members that wait for the end of a read."""
         if served.is_wanted:
@@ -245,6 +235,16 @@ class SharePartitions:
                 served.is_writing = True
                 self._nursery.start_soon(self._write, served)
             self._store_dead_letters(served)
+
+    def _watch_locks(self, served: LedSharePartition) -> None:
+        """Watch the locks of records that were acquired or renewed."""
+        assert served.partition is not None
+        deadline_ms = served.partition.next_deadline_ms()
+        if deadline_ms is not None and self._served.get(served.key) is served:
+            due_ms = self._locks.next_deadline_ms()
+            self._locks.set(served.key, deadline_ms)
+            if self._locks.next_deadline_ms() != due_ms:
+                self._has_locked.set()
 
     def _store_dead_letters(self, served: LedSharePartition) -> None:
         """Begin to store the dead letters of records that wait for them."""
@@ -379,10 +379,9 @@ class SharePartitions:
             now_ms = steady_now_ms()
             while (key := self._locks.pop_due(now_ms)) is not None:
                 served = self._served.get(key)
-                if served is None or served.partition is None:
-                    continue
-                served.partition.expire(self.settings_of(key.group_id).limits, now_ms)
-                self.on_change(served)
+                if served is not None and served.partition is not None:
+                    served.partition.expire(self.settings_of(key.group_id).limits, now_ms)
+                    self.on_change(served)
             await trio.lowlevel.checkpoint()
 
     async def _forget_idle(self) -> None:
