@@ -165,6 +165,17 @@ def test_each_record_that_is_counted_must_be_there(codec: RecordsCodec, count: i
     (batch,) = written(codec, Records([b"x" * 9] * count, 1))
     with pytest.raises(BatchError, match=f"length at byte {len(batch.data)}: expected a complete number"):
         codec.read_records([RecordsPart(batch.data, 0, count + 1, 1)])
+    for cut in range(1, 9):
+        with pytest.raises(BatchError):
+            codec.read_records([RecordsPart(batch.data[:-cut], 0, count, 1)])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_offsets_of_every_size_come_back(codec: RecordsCodec) -> None:
+    for values in ([b"x"] * 8200, pack([b"x"] * 8200), [b"x" * (number % 3) for number in range(8200)]):
+        (batch,) = codec.write_records(values, None, None, None, 2**30, 2**31)
+        assert list(codec.read_records([RecordsPart(batch.data, 0, 8200, 0)])[0]) == list(values)
+        assert PURE.write_records(values, None, None, None, 2**30, 2**31) == [batch]
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import aclosing, closing
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from dafka.storage.arrow import to_arrow
 from dafka.storage.compaction import LatestKeys, map_keys
 from dafka.storage.disk_space import DiskSpace, measure_disk
 from dafka.storage.filelog import appends
+from dafka.storage.filelog.index import ROW_EVERY_BYTES, Block, SegmentIndex
 from dafka.storage.filelog.layout import PART_LENGTH_MAX, name_to_parts, parts_to_name
 from dafka.storage.made_at import search_made_at
 from dafka.storage.memory import MemoryStorage
@@ -337,6 +338,33 @@ async def test_a_file_log_that_is_removed_while_it_is_used_is_lost(tmp_path: Pat
                 await storage.append([batch(1, 2)])
             damages = await storage.find_damage()
             assert [each.partition for each in damages if each.partition is not None]
+
+
+async def test_what_was_read_in_part_is_not_used_after_a_compaction(tmp_path: Path) -> None:
+    with quickly():
+        async with open_storage(f"filelog:{tmp_path}/log?segment_bytes=1") as storage:
+            assert isinstance(storage, CompactsPartitions)
+            for partition in (PARTITION, OTHER):
+                for first, end in ((0, 10), (10, 11)):
+                    await storage.append([batch(first, end, partition)])
+                assert await storage.read(partition, 0, 3) == batch(0, 3, partition)
+            await storage.compact(PARTITION, 10, lambda each: bytes(at == 5 for at in range(len(each))), no_wait)
+            found = await storage.read(PARTITION, 3, 5)
+            assert found is not None
+            assert found.compacted == b"\0\0\1\0\0"
+            assert await storage.read(OTHER, 3, 5) == batch(3, 8, OTHER)
+
+
+def test_the_rows_of_an_index_are_at_a_distance() -> None:
+    index, size = SegmentIndex(5), 1000
+    for number in range(500):
+        index.add_block(Block(number * size, size, 5 + number, 1, 0, number))
+    positions = [0, *(position for _, position, _ in index.rows)]
+    assert {after - before for before, after in pairwise(positions)} == {-(-ROW_EVERY_BYTES // size) * size}
+    for sequence in range(5, 505):
+        first, position = index.locate_sequence(sequence)
+        assert position == (first - 5) * size
+        assert 0 <= sequence - first <= ROW_EVERY_BYTES // size
 
 
 async def test_times_are_found_beside_a_segment_that_is_gone(tmp_path: Path) -> None:

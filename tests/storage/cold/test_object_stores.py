@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
-from dafka.storage.cold import buckets, object_store
+from dafka.storage.cold import buckets, object_store, reader
 from dafka.storage.cold.buckets import BucketStore
 from dafka.storage.cold.folders import FolderStore
 from dafka.storage.cold.object_store import (
@@ -160,6 +160,7 @@ async def test_a_cache_keeps_what_was_used_last_up_to_its_size() -> None:
 async def test_a_reader_of_record_after_record_finds_the_next_ones_fetched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(reader, "SEQUENTIAL_READS_MAX", 3)
     faults, asked = Faults(), set[str]()
     faults.fault = lambda operation, name: asked.add(name) if operation == "read_range" else None
     monkeypatch.setattr(
@@ -177,3 +178,4 @@ async def test_a_reader_of_record_after_record_finds_the_next_ones_fetched(
                     is_next = step and 1 < number < len(sequences)
                     assert len(asked) == number + is_next
                     assert storage.reader._reads_ahead == 0
+                    assert len(storage.reader._read_ends) <= reader.SEQUENTIAL_READS_MAX
