@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import attrs
+import trio
 
 from dafka.batches import read_header
 from dafka.broker.coordinator.share_partitions import LedSharePartition, SharePartitions
@@ -60,13 +61,13 @@ class ShareReader:
             return AcquiredRecords()
         served.is_reading = True
         try:
-            acquired = AcquiredRecords()
             # A read can find only transaction markers, removed records or records of others: the next ones follow.
-            while not acquired.ranges and (unread := self.find_next(served)) is not None:
+            while (unread := self.find_next(served)) is not None:
                 found = await self._reader.read(served.log, *unread, bytes_max)
-                if served.is_current:
-                    acquired = self._acquire(served, wanted, unread, found)
-            return acquired
+                if served.is_current and (acquired := self._acquire(served, wanted, unread, found)).ranges:
+                    return acquired
+                await trio.lowlevel.checkpoint()  # markers are read without one
+            return AcquiredRecords()
         finally:
             served.is_reading = False
             self._partitions.on_read(served)
