@@ -53,11 +53,12 @@ class World:
         self.made: list[Any] = []
         self.deleted: list[Partition] = []
         self.damaged: list[Partition] = []
+        self.others: dict[str, Any] = {}
         self.keeps_log, self.holds_log = False, True
         state = SimpleNamespace(all_logs=lambda: self.led)
         self.led: list[Any] = []
         logs = SimpleNamespace(
-            find=lambda name: self.log if self.holds_log and name == NAME else None,
+            find=lambda name: (self.log if self.holds_log else None) if name == NAME else self.others.get(name),
             keeps_log=lambda _log: self.keeps_log,
             drop=lambda _log: self.made.append("drop"),
             recover=lambda _log, generation: [("recover", generation)],
@@ -71,7 +72,9 @@ class World:
             self.deleted += partitions
             return done
 
-        damaged = SimpleNamespace(partitions=lambda _name: self.damaged, forget=lambda _name: None, names=[NAME])
+        damaged = SimpleNamespace(
+            partitions=lambda name: self.damaged if name == NAME else [], forget=lambda _name: None, names=[NAME]
+        )
         membership = SimpleNamespace(
             subscribe_acknowledgements=lambda _leader: None, update_registration=self._update_registration
         )
@@ -174,9 +177,16 @@ async def test_a_copy_is_deleted_only_when_its_broker_is_no_replica_any_more(aut
             world.order(ReplicasChanged("1D", 0, 1, 5))
         world.has(("b", "c", "d"), generation, may_drop=may_drop)
         world.keeps_log, world.damaged = keeps_log, [INDEX] * is_damaged
+        kept = SimpleNamespace(**{**vars(world.log.replica), "may_drop": False})
+        world.others = {
+            "kept": SimpleNamespace(**{**vars(world.log), "name": "kept", "replica": kept}),
+            "late": SimpleNamespace(**{**vars(world.log), "name": "late"}),
+        }
+        world.reassigner._indexes["kept"] = world.reassigner._indexes["late"] = {INDEX}
         for waited_s in (0.0, DELAY_S - 0.5, 0.5):
             await trio.sleep(waited_s)
-            world.reassigner._replaced[NAME] = None
+            late = {"late": None} if waited_s == 0.5 else {}
+            world.reassigner._replaced = {"gone": None, "kept": None, **late, NAME: None}
             await world.reassigner._drop_replaced()
             may_go = is_made and generation == 1 and may_drop and not keeps_log
             is_deleted = may_go and (is_damaged or waited_s == 0.5)
