@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +16,6 @@ import trio
 
 from dafka import Config
 from dafka.broker.core.metadata.brokers import BrokerRegistration
-from dafka.broker.interbroker.cluster_secret import read_secret
-from dafka.errors import ConfigError
 from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, BrokerError, OtherBrokers
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker
 from dafka.http.server.errors import WebError
@@ -235,28 +231,6 @@ def test_malformed_credentials_do_not_count_and_neither_do_any_before_a_challeng
     checker.challenge()
     for given in ("", "x", "a.1", "a.1.", ".1.\xff", "a.\xb2.x", "a.-1.x", "a.99999999999999999999.x"):
         assert not checker.check(given, "GET", "/topics")
-
-
-SECRETS = [
-    (b"s" * 32, "s" * 32),
-    (b" \n" + b"s" * 32 + b"\n", "s" * 32),
-    (b"s" * 31, "expected at least 32 characters"),
-    (b"\xff" * 40, "cannot read .*: expected text"),
-    (b"s" * 31 + b"\n", "expected at least 32 characters"),
-]
-
-
-def test_a_secret_has_a_smallest_length(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    with pytest.raises(ConfigError, match="secret_file: cannot read"):
-        read_secret(str(path))
-    for content, expected in SECRETS:
-        path.write_bytes(content)
-        try:
-            assert read_secret(str(path)) == expected
-        except ConfigError as error:
-            assert re.search(f"secret_file: {expected}", str(error))  # noqa: PT017
-    assert read_secret("") == ""
 
 
 def test_requests_use_nothing_up() -> None:
