@@ -259,6 +259,7 @@ async def test_any_history_of_takers_follows_queues_of_turns(seed: int, autojump
     for pool, size in takers.admitted.values():
         takers.pools[pool].give_back(size)
     assert (takers.memory.used_bytes, takers.memory.waiting) == (0, 0)
+    assert not any(each._begun for each in takers.pools)
 
 
 async def test_the_slowest_sender_of_a_source_in_a_pool_gives_way_unless_all_are_fast() -> None:
