@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 import hypothesis
 import pytest
 
+from tests.cli.forks import load_once
 from tests.leftovers import Before
 from tests.process_globals import Globals
 from tests.workers import Workers
@@ -164,9 +165,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection() -> None:
+def pytest_collection(session: pytest.Session) -> None:
     """Import all tests without collecting garbage: next to nothing of what they make goes."""
     gc.disable()
+    if session.config.getoption("workers"):
+        load_once()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,7 +1,8 @@
 """Real processes that start in milliseconds: forks of one process that has loaded dafka's modules.
 
 The module is both: the process, which loads nothing of the tests, and `fork_dafka` and `run_python`, which ask it for a
-process.
+process. Each worker of the tests has a process that forks, which ends with it. After `load_once`, these are forks of a
+single one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ TEST = "MUTANTS_TEST"
 
 PYTHON = "python"
 """The program in place of `dafka` that is a text of Python."""
+EACH_WORKER = "each-worker"
+"""The argument of the process that forks the processes that fork."""
+
 LOADED_LATER = (
     *(f"rich.{name}" for name in ("console", "logging", "progress", "table", "text")),
     *("structlog", "prometheus_client", "dafka.operations.http", "dafka.server", "dafka.asyncio", "dafka.blocking"),
@@ -123,14 +127,31 @@ def run_python(program: str, environment: dict[str, str], timeout_s: float) -> s
     return subprocess.CompletedProcess([PYTHON, program], status, *texts)
 
 
+_loaded: list[socket.socket] = []
+"""The process that `load_once` has started, if any."""
+
+
+def load_once() -> None:
+    """Start loading the modules, in a process whose forks serve the processes that are forked from this one later."""
+    _loaded.append(_start(EACH_WORKER))
+
+
 @functools.cache
 def _forker() -> socket.socket:
     """Start the process that forks, which ends with this one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if not _loaded:
+        return _start()
+    ours, theirs = _make_link()
     with theirs:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
+        socket.send_fds(_loaded[0], [b"fork"], [theirs.fileno()])
+    return ours
+
+
+def _start(*options: str) -> socket.socket:
+    ours, theirs = _make_link()
+    with theirs:
         process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
+            [sys.executable, __file__, str(theirs.fileno()), *options],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={**os.environ, TEST: ""},
@@ -142,6 +163,29 @@ def _forker() -> socket.socket:
 
     atexit.register(end)
     return ours
+
+
+def _make_link() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
+    return ours, theirs
+
+
+def _serve_each_worker(requests: socket.socket) -> str:
+    """Fork a process that forks for each worker. What it has started is killed when the worker has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 1)
+        if not data:
+            return ""
+        if not os.fork():
+            requests.close()
+            os.setpgid(0, 0)
+            program = _serve(socket.socket(fileno=descriptors[0]))
+            if not program:
+                os.killpg(0, signal.SIGKILL)
+            return program
+        os.close(descriptors[0])
 
 
 def _serve(requests: socket.socket) -> str:
@@ -197,6 +241,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> str:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if request["on_terminal"]:
         os.setsid()
         os.login_tty(streams[0])
@@ -268,4 +313,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     del sys.path[0]
     _load()
-    exec(compile(_serve(socket.socket(fileno=int(sys.argv[1]))), "<program>", "exec"), globals())
+    serve = _serve_each_worker if EACH_WORKER in sys.argv else _serve
+    exec(compile(serve(socket.socket(fileno=int(sys.argv[1]))), "<program>", "exec"), globals())
