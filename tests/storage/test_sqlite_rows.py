@@ -159,6 +159,15 @@ async def test_sqlite_alone_reads_every_part(storage: SqliteStorage, path: Path)
         "partition_id",
         "sequence",
     ]
+    not_null = [
+        {str(each[1]) for each in query(path, f"PRAGMA table_info({table})") if each[3]}
+        for table in ("partitions", "records", "positions")
+    ]
+    assert not_null == [
+        {"topic", "address", "earliest_sequence", "end_sequence", "content_bytes", "compacted_end"},
+        {"partition_id", "sequence", "stored_at"},
+        {"next_sequence", "saved_at"},
+    ]
     names_and_values = """
         SELECT value ->> 0, value ->> 1, value ->> '$[1].hex', value ->> '$[0].hex'
         FROM records CROSS JOIN json_each(headers) WHERE partition_id = 2 AND sequence = 0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dafka.config import Config
 from dafka.protocol.groups import Append, GroupAction, GroupMember, GroupSettings, GroupView
 from dafka.protocol.groups.assignment import assign_partitions, rank_members
+from dafka.protocol.groups.member import SURVEY_PAUSE_S, Survey
 from dafka.protocol.groups.records import MemberRecord, Position, decode_member_record, encode_member_record
 from dafka.records import Partition
 from tests.protocol.scripts import Player, play, scripts_of, text
@@ -139,6 +140,12 @@ member a holding
 handed_out P 12
 deadline => = 0.6
 1.25 tick => record released P, Survey
+# A partition that is being handed over is released although the member that claims it has left
+member a holding
+0.2 hear b claims => Revoke P
+handed_out P 12
+0.3 hear third over=b => record over b
+0.4 commit P 12 => record released P positions P=1:12
 # A partition is taken in the next epoch when the rival has released it
 member b claiming
 0.1 confirm s => Survey
@@ -259,3 +266,12 @@ def test_members_hold_equal_shares_of_what_any_of_them_knows() -> None:
     expected = assign_partitions(rankings)
     assert [*expected.values()].count("a") == 2
     assert member.records[-1].claimed == {each for each in known[:2] if expected[each] == "a"}
+
+
+def test_a_survey_that_is_needed_at_once_comes_a_moment_after_the_last_one() -> None:
+    member = Member("member b claiming")
+    for line in ("0.1 hear a claims", "confirm s", "survey_done 1"):
+        member.play(line)
+    member.now = 0.11
+    assert Survey() not in member.read("x", MemberRecord(lease_ms=4000, over=frozenset("a")))
+    assert member.play("until 0.2") == f"Survey at {round(0.1 + SURVEY_PAUSE_S, 3)}"

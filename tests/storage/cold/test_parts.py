@@ -374,7 +374,10 @@ async def test_what_is_dropped_is_dropped_from_both_tiers(tmp_path: Path) -> Non
                 with pytest.raises(StorageSequenceError):
                     await storage.reset_to(A, 49)
                 before = await storage.find_partition(B)
+                version = storage._manifest_store.manifest.number
+                await storage.trim(Partition("none", ""), 3)
                 await change(storage)
+                assert (storage._manifest_store.manifest.number == version) == (left == (0, 50, 4))
                 info = await storage.find_partition(A)
                 objects = storage.object_urls(A.topic)
                 count = sum(f"/{A.address}/" in each for each in objects)
