@@ -56,7 +56,7 @@ class Subscription:
         pattern: A regular expression for further names; empty if there is none.
         matching: The names that match it, of the topics that the member may read.
         revision: The revision of the cluster's topics at which they were looked up.
-        may_read: What said then which topics the member may read; another one when permissions have changed.
+        may_read: The `may_read` of the request for which they were looked up.
     """
 
     names: frozenset[str] = frozenset()

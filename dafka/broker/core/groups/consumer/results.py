@@ -23,7 +23,8 @@ class ConsumerHeartbeatRequest:
         member_epoch: The epoch that the member follows; 0 to join, -1 to leave, -2 to leave for a short time.
         pattern: A regular expression for topics.
         owned: The logs that the client reads.
-        may_read: Whether the user of the client may read a topic.
+        may_read: Whether the user of the client may read a topic. It equals that of the last request, unless
+            permissions have changed.
     """
 
     group_id: str
