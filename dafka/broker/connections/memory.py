@@ -320,7 +320,7 @@ class MemoryPool:
     def _admissible(self, waiter: _Waiter) -> int:
         """Return the size to grant to a waiter: its piece, or the missing part of its request; 0 if it must wait."""
         upload, size, left = waiter.upload, waiter.size, self.left_bytes
-        if upload is None or size > left:
+        if upload is None:
             return size if size <= left else 0
         missing = upload.missing_bytes
         own = self.bytes_max - self.taken_bytes - size
