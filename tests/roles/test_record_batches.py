@@ -42,10 +42,12 @@ async def receive_records(cluster: Cluster, config: Config, producer: Producer, 
 
 async def test_a_head_does_not_overtake_records_that_wait(dafka_cluster: Cluster) -> None:
     config = dafka_cluster.config.with_producer(linger_ms=3_600_000, head_interval_ms=50)
-    async with dafka_cluster.producer("hello", config) as producer:
+    async with dafka_cluster.producer("hello", config) as producer, dafka_cluster.consumer(["t"], config) as consumer:
         await producer.send(b"0")
         with trio.fail_after(DEADLINE_S):
             await producer.wait_stored()
+        lingers = [each._sockets._linger._linger_s for each in (producer, consumer)]
+    assert lingers == [3600, 0], "other roles publish at once"
 
 
 def run_of(first: int, sizes: Sequence[int], requestor: str | None = None) -> wire.RecordRun:
