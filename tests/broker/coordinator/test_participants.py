@@ -181,6 +181,10 @@ async def test_a_leader_asks_once_in_a_while_and_repeats_a_refusal_once(autojump
     assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS, "the refusal is old"
     leader.hear(begin(OWN))
     assert leader.check() is ErrorCode.NONE
+    assert leader.taken() == asked
+    leader.participants._begun_in(leader.log).epochs.clear()  # the transaction has ended
+    assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert leader.taken() == asked, "at once, about the next one"
 
 
 def execute(shard: Shard, actions: Iterable[Any]) -> None:

@@ -99,9 +99,10 @@ async def test_an_answer_to_a_former_leader_confirms_nothing(autojump_clock: tri
 async def test_nothing_is_asked_at_a_level_without_it_or_when_nobody_coordinates() -> None:
     leader = Broker("leader", leads=True)
     assert await make(leader, is_supported=False).join_logs("t", OWN, [leader.log], adds=True) == {}
-    leader.coordinator.leadership = attrs.evolve(leader.coordinator.leadership, leader="")
-    assert await join(leader, []) == {leader.log: RETRY}
-    assert leader.taken() == []
+    for address, is_led in (("", False), ("leader", True)):  # it still loads what it will coordinate itself
+        leader.coordinator.leadership = attrs.evolve(leader.coordinator.leadership, leader=address, is_led=is_led)
+        assert await join(leader, []) == {leader.log: RETRY}
+        assert leader.taken() == []
 
 
 @pytest.mark.parametrize("holds_lease", [True, False])
