@@ -322,6 +322,9 @@ async def test_what_a_file_log_cannot_hold_changes_nothing(tmp_path: Path, monke
                 with pytest.raises(StorageError, match=f"{PARTITION}: {reason}"):
                     await storage.append([batch(0, 1, OTHER), *wrong])
                 assert await storage.partitions() == before
+            with pytest.raises(StorageError, match=f"^{OTHER}: expected sequences from 0 to {2**63 - 2}, not"):
+                await storage.append([RecordBatch(OTHER, 2**63 - 1, [b""])])
+            assert await storage.partitions() == before
             await storage.append([batch(3, 4, stored_at=2**63 - 1)])
             for first in range(4, 40):
                 await storage.append([batch(first, first + 1)])

@@ -140,12 +140,6 @@ member a holding
 handed_out P 12
 deadline => = 0.6
 1.25 tick => record released P, Survey
-# A partition that is being handed over is released although the member that claims it has left
-member a holding
-0.2 hear b claims => Revoke P
-handed_out P 12
-0.3 hear third over=b => record over b
-0.4 commit P 12 => record released P positions P=1:12
 # A partition is taken in the next epoch when the rival has released it
 member b claiming
 0.1 confirm s => Survey
@@ -275,3 +269,11 @@ def test_a_survey_that_is_needed_at_once_comes_a_moment_after_the_last_one() -> 
     member.now = 0.11
     assert Survey() not in member.read("x", MemberRecord(lease_ms=4000, over=frozenset("a")))
     assert member.play("until 0.2") == f"Survey at {round(0.1 + SURVEY_PAUSE_S, 3)}"
+
+
+def test_a_partition_that_is_being_handed_over_is_released_although_the_other_member_has_left() -> None:
+    member = Member("member a holding")
+    assert member.play("0.2 hear b claims") == "Revoke P"
+    member.play("handed_out P 12")
+    member.read("x", MemberRecord(lease_ms=4000, over=frozenset("b")))
+    assert member.play("0.4 commit P 12") == "record released P positions P=1:12"
