@@ -146,7 +146,7 @@ class World:
         assert self.log.index.end_offset - before == count + is_due * current
 
 
-@each_seed(25)
+@each_seed(15)
 def test_any_history_of_changes_leaders_and_rewrites_leaves_the_last_values(seed: int) -> None:
     """Records are confirmed when they are committed, in their order. Strays of former leaders never count."""
 

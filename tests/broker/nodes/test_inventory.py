@@ -79,7 +79,7 @@ ADDRESSES = [
 NAMES = ["orders", "visits", "a b", "$state"]
 
 
-@each_seed(60)
+@each_seed(30)
 def test_the_inventory_lists_what_is_stored_without_the_logs_of_deleted_topics(seed: int) -> None:
     draw, table = Random(seed), LogTable("a")
     table.add_topic(Topic("orders", "1D", 2))

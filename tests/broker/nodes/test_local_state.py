@@ -114,7 +114,7 @@ async def test_what_was_written_is_there_after_any_failures_restarts_and_rewrite
 ) -> None:
     """A partition with many obsolete records is rewritten, and trimmed when that is durable."""
     monkeypatch.setattr(local_state, "REWRITE_RECORDS", SPARE["$one"])
-    for seed in range(60):
+    for seed in range(25):
         world = World(seed)
         await world.load()
         steps = [world.put, world.write, world.fail, world.trim, world.restart]

@@ -87,7 +87,7 @@ class World:
         return [read_check(each) or read_round(each) for each in sent]
 
 
-@each_seed(60)
+@each_seed(30)
 def test_a_counter_that_others_were_told_tells_older_copies_of_the_store_from_those_with_all_writes(seed: int) -> None:
     """A copy is older if it lacks a write from before a round whose counter was stored before a later round."""
     draw, disk = Random(seed), {STORE_KEY: encode_store_record(RECORD)}
