@@ -152,8 +152,11 @@ async def test_other_topics_are_not_compacted_and_plain_nodes_get_empty_records_
             assert {record.value for record in found if record.key is None} == {b""}
 
 
-async def test_topics_of_brokers_are_compacted_by_nobody_whatever_the_settings_say() -> None:
-    done: list[str] = []
+async def test_topics_of_brokers_are_compacted_by_nobody_and_others_at_each_interval(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    done: list[tuple[float, str]] = []
+    began = trio.current_time()
 
     async def partitions(topic: str) -> list[str]:
         await trio.lowlevel.checkpoint()
@@ -161,18 +164,19 @@ async def test_topics_of_brokers_are_compacted_by_nobody_whatever_the_settings_s
 
     async def compact(topic: str) -> None:
         await trio.lowlevel.checkpoint()
-        done.append(topic)
+        done.append((trio.current_time() - began, topic))
 
     durable = ("orders", "$index", "$group/billing")
     store: Any = SimpleNamespace(
-        _config=StoreConfig(compact_topics=("*",)),
+        _config=StoreConfig(compact_topics=("*",), compaction_interval_ms=7000),
         _machine=SimpleNamespace(stored=SimpleNamespace(durable=durable)),
         _storage=SimpleNamespace(partitions=partitions),
         compactor=SimpleNamespace(compact=compact),
     )
-    with trio.move_on_after(0.1):
+    with trio.move_on_after(10):
         await Store._compact(store)
-    assert done == ["orders", "$group/billing"]
+    assert [topic for _, topic in done] == ["orders", "$group/billing"] * 2
+    assert [time for time, _ in done] == pytest.approx([0, 0, 7, 7])
 
 
 async def test_a_clean_end_that_cannot_be_saved_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

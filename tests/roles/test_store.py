@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from dafka import Config, Partition, Producer, RecordBatch, Store, serve_store, wire
+from dafka.config.settings import StoreConfig
 from dafka.errors import AddressInUseError, StorageBusyError, StorageError, StorageLostError
 from dafka.protocol import Event, FetchResponder, PositionResponder, ReadRequest, StorageFailed
-from dafka.protocol.store_events import StorageRecovered
+from dafka.protocol.store_events import RecordsDropped, StorageRecovered
 from dafka.records import RECORD_MEMORY_BYTES
 from dafka.roles import Health
 from dafka.roles import replies as replies_module
@@ -385,3 +386,32 @@ def test_a_store_begins_with_what_its_storage_holds(monkeypatch: pytest.MonkeyPa
     old, new = Partition("orders", "A"), Partition("orders", "B")
     held = {old: PartitionInfo(3, 9, 6, last_append_at=7_500), new: PartitionInfo(0, 4, 4)}
     assert describe_held(held) == ({old: 9, new: 4}, {old: 3}, {old: 2.5})
+
+
+async def test_retention_is_repeated_at_each_interval_until_the_storage_is_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    outcomes: list[Any] = [{Partition("orders", "A"): 3}, StorageError("full"), {}, StorageLostError("removed")]
+    reports: list[object] = []
+    times: list[float] = []
+    began = trio.current_time()
+
+    async def apply() -> dict[Partition, int]:
+        await trio.lowlevel.checkpoint()
+        times.append(trio.current_time() - began)
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return dict(outcome)
+
+    store: Any = SimpleNamespace(
+        _config=StoreConfig(retention_interval_ms=5000),
+        _machine=SimpleNamespace(records_trimmed=lambda moved: 4 * len(moved)),
+        _records_dropped=1,
+        events=SimpleNamespace(put=reports.append),
+    )
+    retention: Any = SimpleNamespace(apply=apply)
+    with pytest.raises(StorageLostError):
+        await Store._retain(store, retention)
+    assert times == pytest.approx([0, 5, 10, 15])
+    assert (reports, store._records_dropped) == ([RecordsDropped(4, 1), StorageFailed("full")], 5)
