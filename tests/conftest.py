@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 
 from tests.cli.forks import load_once
-from tests.leftovers import Before
+from tests.leftovers import Before, shares_something
 from tests.process_globals import Globals
 from tests.workers import Workers
 
@@ -187,16 +187,6 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
-
-
-SHARED_BY_ALL = frozenset({"foreign_clients_leave_nothing", "temporary_files", "tmp_path_factory"})
-"""Fixtures wider than a test that open nothing while a test uses them."""
-
-
-def shares_something(item: pytest.Item) -> bool:
-    """Return whether a test uses a fixture of its module or its session, which may open files for it."""
-    definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-    return any(each[-1].scope != "function" for name, each in definitions.items() if name not in SHARED_BY_ALL)
 
 
 @pytest.fixture(autouse=True)

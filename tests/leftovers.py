@@ -22,8 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import attrs
+import pytest
 from zmq.utils.garbage import GarbageCollectorThread
 
+from tests.cli.forks import LINKS
 from tests.process_globals import Globals
 
 GRACE_S = 5.0
@@ -50,6 +52,12 @@ ENDED = (b"Z", b"X")
 TASKS = "/proc/self/task"
 DESCRIPTORS = "/proc/self/fd"
 READ_BYTES = 2**16
+
+
+SHARED_BY_ALL = frozenset(
+    {"foreign_clients_leave_nothing", "hangup_not_ignored", "temporary_files", "tmp_path_factory"}
+)
+"""Fixtures wider than a test that open nothing while a test uses them."""
 
 
 @attrs.frozen
@@ -164,7 +172,7 @@ def _opened() -> Iterator[tuple[int, str]]:
     Pipes, events and the like are not among them: threads and libraries keep them for later.
     """
     with suppress(OSError):
-        for name in os.listdir(DESCRIPTORS):
+        for name in set(os.listdir(DESCRIPTORS)).difference(map(str, LINKS)):
             with suppress(OSError):
                 target = os.readlink(f"{DESCRIPTORS}/{name}")
                 if target.startswith("socket:") or _is_kept_open(int(name), target):
@@ -212,3 +220,9 @@ def _describe(each: threading.Thread | int | Path | str) -> str:
             return f"temporary file {each.name}"
         case _:
             return f"open {each}"
+
+
+def shares_something(item: pytest.Item) -> bool:
+    """Return whether a test uses a fixture of its module or its session, which may open files for it."""
+    definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    return any(each[-1].scope != "function" for name, each in definitions.items() if name not in SHARED_BY_ALL)

@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from dafka.wire import batch
-from tests.leftovers import Before, Running, end_leftovers
+from tests.leftovers import Before, Running, end_leftovers, shares_something
 from tests.process_globals import KINDS
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -93,6 +93,11 @@ def test_what_stays_open_is_named() -> None:
         of_socket, opened, file = before.end(GRACE_S)
     assert (opened, of_socket[:12], file) == (f"open {path}", "open socket:", "temporary file forgotten")
     assert before.end(GRACE_S) == []
+
+
+def test_the_files_of_a_test_that_shares_nothing_are_looked_at(request: pytest.FixtureRequest) -> None:
+    """A fixture that all tests share and that is not in `SHARED_BY_ALL` would end this check for each of them."""
+    assert not shares_something(request.node)
 
 
 def test_what_fixtures_of_a_module_open_meanwhile_is_theirs() -> None:

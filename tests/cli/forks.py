@@ -165,8 +165,13 @@ def _start(*options: str) -> socket.socket:
     return ours
 
 
+LINKS: set[int] = set()
+"""The descriptors of links to the processes that fork: they stay open."""
+
+
 def _make_link() -> tuple[socket.socket, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    LINKS.add(ours.fileno())
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
     return ours, theirs
 
