@@ -39,7 +39,7 @@ class PlannerSettings:
     replicas: int = 3  # of topics that do not say how many
     replace_replicas_after_s: float = 60.0
     full_bytes: int = 0  # with less free space, a broker gets no replicas
-    moves_max: int = 4  # logs that a broker copies at once
+    moves_max: int = 32  # logs that a broker copies at once; each waits for some seconds before it votes
 
 
 @attrs.frozen
