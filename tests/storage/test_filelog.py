@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from operator import methodcaller
 from pathlib import Path
 from queue import SimpleQueue
@@ -421,10 +421,9 @@ def test_several_files_are_synced_at_the_same_time(
     paths = [str(tmp_path / name) for name in "abc"]
     for path in paths:
         Path(path).touch()
-    syncer = Syncer(FilePool(os.O_RDONLY), delay_ms)
-    syncer.sync_written(paths, [])
-    syncer.flush()
-    syncer.close()
+    with closing(FilePool(os.O_RDONLY)) as files, closing(Syncer(files, delay_ms)) as syncer:
+        syncer.sync_written(paths, [])
+        syncer.flush()
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second file system")
@@ -573,7 +572,8 @@ def test_delayed_writes_are_synced_and_an_error_is_raised_once(tmp_path: Path, m
             fail()
 
     monkeypatch.setattr(os, "fdatasync", sync)
-    syncer = Syncer(FilePool(os.O_RDONLY), 1)
+    files = FilePool(os.O_RDONLY)
+    syncer = Syncer(files, 1)
     paths = [str(tmp_path / name) for name in "abc"]
     for path in paths:
         Path(path).touch()
@@ -589,6 +589,7 @@ def test_delayed_writes_are_synced_and_an_error_is_raised_once(tmp_path: Path, m
     failing.clear()
     syncer.flush()
     syncer.close()
+    files.close()
     assert (syncer.take_failed(), syncer.take_failed()) == ({paths[0]}, set())
     with suppress(OSError):  # of a further try
         syncer.raise_delayed_error()
