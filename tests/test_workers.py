@@ -77,9 +77,11 @@ def run(folder: Path, *arguments: str) -> str:
     (folder / "conftest.py").write_text(CONFTEST)
     for name, text in MODULES.items():
         (folder / name).write_text(text)
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    settings = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     command = [sys.executable, "-m", "pytest", "-rs", "-c", os.devnull, "--rootdir=.", "--color=no", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True, check=False
+    ).stdout
 
 
 def test_every_result_is_reported(tmp_path: Path) -> None:

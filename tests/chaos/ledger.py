@@ -74,6 +74,9 @@ class LedgerWriter:
     def write(self, **values: Any) -> None:
         os.write(self._fd, json.dumps(values).encode() + b"\n")
 
+    def close(self) -> None:
+        os.close(self._fd)
+
 
 class LedgerReader:
     """Reads the lines that were added since the previous read."""

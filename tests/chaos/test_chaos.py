@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -136,39 +136,39 @@ def test_gaps_and_repetitions_of_a_consumer_are_found(
     runs: list[list[tuple[int, int, int | None]]], expected: list[str], tmp_path: Path
 ) -> None:
     """Each list is a life of the consumer: from which record to which it got them, and what it saved then."""
-    writer = LedgerWriter(tmp_path / "ledger")
-    ledger = ConsumerLedger(LedgerReader(tmp_path / "ledger"))
-    for life in runs:
-        writer.write(kind="open")
-        for first, end, saved in life:
-            writer.write(kind="run", address="A", first=first, end=end)
-            if saved is not None:
-                writer.write(kind="saved", positions={"A": saved})
+    with closing(LedgerWriter(tmp_path / "ledger")) as writer:
+        ledger = ConsumerLedger(LedgerReader(tmp_path / "ledger"))
+        for life in runs:
+            writer.write(kind="open")
+            for first, end, saved in life:
+                writer.write(kind="run", address="A", first=first, end=end)
+                if saved is not None:
+                    writer.write(kind="saved", positions={"A": saved})
+            ledger.poll()
+        assert ledger.problems == expected
+        if not expected:
+            assert (ledger.ends, ledger.repeated, ledger.records) == ({"A": 30}, 5, 35)
+        writer.write(kind="problem", text="wrong")
         ledger.poll()
-    assert ledger.problems == expected
-    if not expected:
-        assert (ledger.ends, ledger.repeated, ledger.records) == ({"A": 30}, 5, 35)
-    writer.write(kind="problem", text="wrong")
-    ledger.poll()
-    assert ledger.problems == [*expected, "wrong"]
+        assert ledger.problems == [*expected, "wrong"]
 
 
 def test_a_ledger_of_a_producer_goes_on_through_lives_and_torn_lines(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
-    writer = LedgerWriter(path)
-    ledger = ProducerLedger(LedgerReader(path))
-    for kind, acknowledged, sent in (("open", 0, 0), ("ack", 5, 9)):
-        writer.write(kind=kind, address="A", acknowledged=acknowledged, sent=sent, next=sent, spool=True)
-    ledger.poll()
-    for part in (b'{"kind": "ac', b'k", "address": "A", "acknowledged": 6, "sent": 9, "next": 9, "spool": true}\n'):
-        with path.open("ab") as file:
-            file.write(part)
+    with closing(LedgerWriter(path)) as writer:
+        ledger = ProducerLedger(LedgerReader(path))
+        for kind, acknowledged, sent in (("open", 0, 0), ("ack", 5, 9)):
+            writer.write(kind=kind, address="A", acknowledged=acknowledged, sent=sent, next=sent, spool=True)
         ledger.poll()
-    for sent, problems in ((9, 0), (8, 1)):
-        writer.write(kind="open", address="A", acknowledged=4, sent=sent, next=sent, spool=True)
-        ledger.poll()
-        assert len(ledger.problems) == problems
-        assert (ledger.acknowledged, ledger.partitions["A"].sent) == (6, 9)
+        for part in (b'{"kind": "ac', b'k", "address": "A", "acknowledged": 6, "sent": 9, "next": 9, "spool": true}\n'):
+            with path.open("ab") as file:
+                file.write(part)
+            ledger.poll()
+        for sent, problems in ((9, 0), (8, 1)):
+            writer.write(kind="open", address="A", acknowledged=4, sent=sent, next=sent, spool=True)
+            ledger.poll()
+            assert len(ledger.problems) == problems
+            assert (ledger.acknowledged, ledger.partitions["A"].sent) == (6, 9)
 
 
 def test_a_seed_decides_about_faults_of_every_kind() -> None:

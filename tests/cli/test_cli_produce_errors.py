@@ -206,8 +206,14 @@ async def test_a_job_that_is_stopped_is_done_if_all_of_the_input_is_stored(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "input"
-    descriptors = []
+    path, open_input = tmp_path / "input", produce._open_input
+    descriptors: list[int] = []
+
+    def note_input(path: str | None) -> int:
+        descriptors.append(open_input(path))
+        return descriptors[-1]
+
+    monkeypatch.setattr(produce, "_open_input", note_input)
     if source == "file":
         path.write_bytes(b"0\n1\n")
     elif source == "pipe":
@@ -338,8 +344,15 @@ async def test_positions_are_saved_after_the_output(save_s: float, monkeypatch: 
     assert len(records.saved) == (4 if save_s == 0 else 1)
 
 
-async def test_positions_are_saved_within_a_second_although_no_further_records_come(autojump_clock: Any) -> None:
+async def test_positions_are_saved_within_a_second_although_no_further_records_come(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command ends when nothing has come for the time that it was told."""
+
+    async def write(_fd: int, _data: bytes) -> None:
+        await trio.lowlevel.checkpoint()  # no thread, which the clock would not wait for
+
+    monkeypatch.setattr(consume, "write_bytes", write)
     started, times = trio.current_time(), list[float]()
     records = Records(2, lambda: len(times))
     save = records.save_positions
