@@ -26,6 +26,7 @@ from dafka.broker.coordinator.dead_letter_appends import DeadLetterAppends
 from dafka.broker.coordinator.dead_letters import DeadLetterQueue
 from dafka.broker.coordinator.groups import GroupCoordinators
 from dafka.broker.coordinator.participants import TransactionParticipants
+from dafka.broker.coordinator.replaced_states import ReplacedStates
 from dafka.broker.coordinator.share_partitions import SharePartitions
 from dafka.broker.coordinator.share_reads import ShareReader
 from dafka.broker.coordinator.share_store import ShareStore
@@ -165,6 +166,7 @@ class Broker:
             node.leases.time_ms,
             self._share_settings_of,
         )
+        self._replaced_states = ReplacedStates(node.tables, self.shares, messenger)
         self.share_reader = ShareReader(self.shares, node.reader)
         self._compaction = LogCompaction(
             node.log_table, node.reader, node.storage.storage, node.store.compactor, config, node.may_expire
@@ -239,6 +241,7 @@ class Broker:
             GroupCoordinator(groups, lambda: str(uuid.uuid4()), node.log_table, self._assignors),
             TransactionCoordinator(transactions, ProducerIds(log.number, SHARDS)),
             self.participants.end,
+            self._replaced_states.drop,
         )
 
     async def _expire_producers(self) -> None:

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import attrs
 import trio
 
 from dafka.broker.coordinator.coordinator_log import CoordinatorLog
-from dafka.broker.core.coordination.effects import Action, Answer, Token, WriteMarkers, WriteState
+from dafka.broker.core.coordination.effects import (
+    Action,
+    Answer,
+    DropReplacedStates,
+    ReplacedState,
+    Token,
+    WriteMarkers,
+    WriteState,
+)
 from dafka.broker.core.coordination.state_records import (
     TRANSACTIONS_TOPIC,
     read_state,
@@ -66,7 +75,8 @@ class CoordinatorShard:
     """One shard, while this broker leads its log in one epoch.
 
     Both coordinators are still empty. `end_transaction` writes the markers of a transaction, and calls `execute` when
-    they are written. `loaded` is set when the shard is served.
+    they are written. `drop_replaced` returns when the leaders of logs have dropped former states of share partitions.
+    `loaded` is set when the shard is served.
     """
 
     def __init__(
@@ -79,6 +89,7 @@ class CoordinatorShard:
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
         end_transaction: Callable[[CoordinatorShard, WriteMarkers], Awaitable[None]],
+        drop_replaced: Callable[[Sequence[ReplacedState]], Awaitable[None]],
     ) -> None:
         self.log = log
         self.epoch = log.leadership.epoch
@@ -86,6 +97,7 @@ class CoordinatorShard:
         self.transactions = transactions
         self.loaded = trio.Event()
         self._end_transaction = end_transaction
+        self._drop_replaced = drop_replaced
         self._deleted_ids = deleted_ids
         self._state = state
         self._waits = waits
@@ -181,15 +193,23 @@ class CoordinatorShard:
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def execute(self, steps: Iterable[Step]) -> None:
-        """Execute actions in order. Actions after a write wait until it is durable."""
-        for action in steps:
+        """Execute actions in order. Actions after a write wait until it is durable.
+
+        The steps that follow `DropReplacedStates` here wait until leaders have dropped the states.
+        """
+        remaining = iter(steps)
+        for action in remaining:
             if isinstance(action, WriteState):
                 self._written += len(action.records)
                 self._state.put(action.records)
-            elif self.is_settled:
-                self._execute(action)
+                continue
+            step = action
+            if isinstance(action, DropReplacedStates):
+                step = partial(self._nursery.start_soon, self._drop, action.states, tuple(remaining))
+            if self.is_settled:
+                self._execute(step)
             else:
-                self._waiting.append((self._written, action))
+                self._waiting.append((self._written, step))
         self._changed.set()
 
     def _execute(self, action: Step) -> None:
@@ -200,8 +220,12 @@ class CoordinatorShard:
                 answer.arrived.set()
         elif isinstance(action, WriteMarkers):
             self._nursery.start_soon(self._end_transaction, self, action)
-        elif not isinstance(action, WriteState):
+        elif not isinstance(action, WriteState | DropReplacedStates):
             action()
+
+    async def _drop(self, states: Sequence[ReplacedState], later: Sequence[Step]) -> None:
+        await self._drop_replaced(states)
+        self.execute(later)
 
     def _confirm(self, count: int) -> None:
         """Record that records are durable, and execute the actions that waited for them."""

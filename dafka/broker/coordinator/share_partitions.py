@@ -18,6 +18,7 @@ from dafka.broker.coordinator.dead_letters import DeadLetterQueue, StoredLetters
 from dafka.broker.coordinator.groups import follow_divergences
 from dafka.broker.coordinator.share_store import COORDINATOR_ERRORS, ShareStore
 from dafka.broker.core.coordination.deadlines import Deadlines
+from dafka.broker.core.coordination.effects import ReplacedState
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.results import FetchedOffset
 from dafka.broker.core.groups.share.runs import RecordState
@@ -281,8 +282,8 @@ class SharePartitions:
         served.is_storing_letters = False
 
     def _end(self, served: LedSharePartition, error: ErrorCode) -> None:
-        """Stop serving a share partition. It is loaded again when a member asks for its records."""
-        served.error = error
+        """Stop serving a share partition, if it is served. It is loaded again when a member asks for its records."""
+        served.error = served.error or error
         if self._served.get(served.key) is served:
             del self._served[served.key]
             self._locks.cancel(served.key)
@@ -319,6 +320,8 @@ class SharePartitions:
             partition = TopicPartition(log.topic, log.number)
             state = state.cut(follow_divergences(self._tables, partition, end).offset)
         opened = SharePartition(state, served.epoch, self.counts[served.key.group_id])
+        if not served.is_current:  # another one can be served already, whose state this must not overwrite
+            return served.error or ErrorCode.NOT_LEADER_OR_FOLLOWER
         if opened.store() != stored:
             error = await self._store.write(served.key, opened.store())
             if error:
@@ -338,10 +341,17 @@ class SharePartitions:
         found = await self._reader.find_offset_by_time(log, self._time_ms() - settings.begins_after_ms)
         return log.high_watermark if found is None else min(found[0], log.high_watermark)
 
-    async def verify(self, served: LedSharePartition) -> None:
-        """Stop serving a share partition whose state was replaced at the coordinator.
+    def drop_replaced(self, states: Iterable[ReplacedState]) -> None:
+        """Stop serving share partitions by former states, also those that are being loaded, and wake their members."""
+        for group_id, topic_id, number, state_id in states:
+            served = self._served.get(SharePartitionKey(group_id, topic_id, number))
+            if served is not None and (served.partition is None or served.partition.state_id != state_id):
+                self._end(served, ErrorCode.FENCED_STATE_EPOCH)
 
-        Call this for a new member: an administrator can set the start offset while there are no members.
+    async def verify(self, served: LedSharePartition) -> None:
+        """Compare a share partition with its coordinator, and stop serving it if its state was replaced there.
+
+        Call this for a new member, and from time to time: the message for `drop_replaced` can have been lost.
         """
         if served.partition is None:
             return

@@ -30,7 +30,10 @@ from dafka.http.server.errors import LeaderMovedError, WebError, queue_not_found
 from dafka.http.websocket.shared_reads import RECORD_BYTES
 
 VERIFIED_S = 1.0
-"""How long a queue is used before it is compared with its coordinator again: it can have been deleted or moved."""
+"""How long a queue is used before it is compared with its coordinator again.
+
+That it was deleted or moved is known at once, unless the coordinator's message was lost.
+"""
 
 RETRY_S = 0.1
 
@@ -56,6 +59,8 @@ class LocalQueues:
         while True:
             opened = [await self._open(queue, log) for log in logs]
             with self._watchers.watching(logs) as advanced:
+                if not all(each.is_current for each in opened):
+                    continue  # a queue was deleted, or a leader has changed, while another log was opened
                 for each in opened:
                     each.is_wanted |= each.is_reading
                 if any(self._state(each).available_count for each in opened if not each.is_reading):

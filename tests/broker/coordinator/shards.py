@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from dafka.broker.coordinator.coordinator_shard import CoordinatorShard
-from dafka.broker.core.coordination.effects import WriteMarkers
+from dafka.broker.core.coordination.effects import ReplacedState, WriteMarkers
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, StateRecord
 from dafka.broker.core.groups.coordinator import GroupCoordinator
 from dafka.broker.core.groups.settings import GroupSettings
@@ -108,6 +108,7 @@ class Shard:
             ),
             TransactionCoordinator(TransactionSettings()),
             self._end,
+            self._drop,
         )
 
     async def commit(self, count: int | None = None) -> None:
@@ -119,6 +120,9 @@ class Shard:
         self.ended.append(ending)
         if self.end is not None:
             await self.end(shard, ending)
+
+    async def _drop(self, replaced: Sequence[ReplacedState]) -> None:
+        await trio.lowlevel.checkpoint()
 
 
 @attrs.frozen

@@ -152,7 +152,7 @@ def restore(web: SharedWeb, root: dict[str, Any]) -> None:
     web.ask("DELETE", f"/groups/{QUEUE}", **root)
     queue = {"from": "earliest", "settings": {LIMIT: None}}
     answer = web.ask("PUT", f"/topics/{TOPIC}/queues/{QUEUE}", document=queue, **root)
-    assert answer.status == 200, answer.body
+    assert (answer.status, answer.document["locked_count"]) == (200, 0), answer.body
     for group in (GROUP, OTHER_GROUP):
         answer = web.ask("PUT", f"/groups/{group}/offsets", document={"topic": TOPIC, "offsets": {"0": 0}}, **root)
         assert answer.status == 200, answer.body
@@ -164,7 +164,7 @@ def ask_complete(web: SharedWeb, target: str, headers: dict[str, Any]) -> Answer
 
     def is_complete() -> bool:
         found[:] = [web.ask("GET", target, **headers)]
-        return not any(b'"%b":null' % each in found[0].body for each in (b"end_offset", b"in_sync"))
+        return not any(b'"%b":null' % each in found[0].body for each in (b"start_offset", b"end_offset", b"in_sync"))
 
     poll_until(is_complete)
     return found[0]

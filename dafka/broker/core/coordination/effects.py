@@ -12,7 +12,7 @@ locks if it follows two rules:
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -54,7 +54,26 @@ class WriteMarkers:
     groups: tuple[str, ...]
 
 
-Action: TypeAlias = WriteState | Answer | WriteMarkers
+class ReplacedState(NamedTuple):
+    """A share partition whose state was replaced: the id of its present state, empty if it has none."""
+
+    group_id: str
+    topic_id: str
+    number: int
+    state_id: str
+
+
+@attrs.frozen
+class DropReplacedStates:
+    """Make the leaders of logs drop former states of share partitions. An answer right after it waits for that.
+
+    A leader that cannot be reached does not delay the answer for long. It cannot write a former state any more.
+    """
+
+    states: tuple[ReplacedState, ...]
+
+
+Action: TypeAlias = WriteState | Answer | WriteMarkers | DropReplacedStates
 
 
 def write_state(records: Sequence[StateRecord]) -> list[Action]:

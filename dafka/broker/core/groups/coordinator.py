@@ -276,7 +276,8 @@ class GroupCoordinator:
     def delete_topics(self, topic_ids: Container[str], name: str = "") -> list[Action]:
         """Delete the offsets and states of deleted topics; see `CommittedOffsets.delete_topics`."""
         offsets = self._offsets.delete_topics(topic_ids, name)
-        return write_state([*offsets, *self.shares.delete_topics(topic_ids)])
+        records = [*offsets, *self.shares.delete_topics(topic_ids)]
+        return [*write_state(records), *self.shares.drop_replaced()]
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[DescribedGroup]:
         """Return the groups in some states or of some types, without their members; all if none are given.
@@ -322,7 +323,7 @@ class GroupCoordinator:
                 errors[group_id] = ErrorCode.NONE
                 records += self._offsets.delete_group(group_id)
                 records += self._discard(group)
-        return [*write_state(records), Answer(token, errors)]
+        return [*write_state(records), *self.shares.drop_replaced(), Answer(token, errors)]
 
     def _commit(self, token: Token, request: CommitRequest, producer_id: int | None, now_ms: int) -> list[Action]:
         error = self._check_commit(request, producer_id is not None, now_ms)

@@ -51,6 +51,7 @@ class Transactions:
             elif isinstance(action, WriteMarkers):
                 self.markers.append(action)
             else:
+                assert isinstance(action, Answer)
                 assert isinstance(action.token, int)
                 self.answers[action.token] = action.result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 
-from dafka.broker.core.coordination.effects import Action, Answer, Token, write_state
+from dafka.broker.core.coordination.effects import Action, Answer, DropReplacedStates, Token, write_state
 from dafka.broker.core.coordination.state_records import StateRecord, decode_key
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.settings import GroupSettings
@@ -80,7 +80,7 @@ class ShareCoordinator:
             for log, offset in offsets.items():
                 if known.get(log, NO_STATE).start_offset < 0:
                     records += self._states.set_start(SharePartitionKey(group_id, *log), offset)
-        return [*write_state(records), Answer(token, error)]
+        return [*write_state(records), *self.drop_replaced(), Answer(token, error)]
 
     def set_starts(self, token: Token, group_id: str, offsets: Mapping[LogKey, int]) -> list[Action]:
         """Set the start offsets of share partitions. The result is an `ErrorCode`; the group must have no members."""
@@ -88,13 +88,18 @@ class ShareCoordinator:
         if not error:
             for log, offset in offsets.items():
                 records += self._states.set_start(SharePartitionKey(group_id, *log), offset)
-        return [*write_state(records), Answer(token, error)]
+        return [*write_state(records), *self.drop_replaced(), Answer(token, error)]
 
     def delete_states(self, token: Token, group_id: str, topic_ids: Container[str]) -> list[Action]:
         """Delete the states of topics. The result is an `ErrorCode`; the group must have no members."""
         error = self._check_unused(group_id)
         records = [] if error else self._states.delete_topics(topic_ids, group_id)
-        return [*write_state(records), Answer(token, error)]
+        return [*write_state(records), *self.drop_replaced(), Answer(token, error)]
+
+    def drop_replaced(self) -> list[Action]:
+        """Return what follows the records that set or delete states: the leaders of the logs drop the former ones."""
+        replaced = self._states.take_replaced()
+        return [DropReplacedStates(replaced)] if replaced else []
 
     def delete_topics(self, topic_ids: Container[str]) -> list[StateRecord]:
         """Delete the states of deleted topics. Return the records to write."""

@@ -6,10 +6,11 @@ later leader loads it. So no leader overwrites what a later one has confirmed to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import attrs
 
+from dafka.broker.core.coordination.effects import ReplacedState
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.records import SHARE_PARTITION, encode_partition, encode_tombstone
@@ -31,6 +32,7 @@ class ShareStates:
     def __init__(self, make_id: Callable[[], str]) -> None:
         self._make_id = make_id
         self._states: dict[str, dict[LogKey, ShareState]] = {}
+        self._replaced: dict[SharePartitionKey, str] = {}
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._states
@@ -75,11 +77,12 @@ class ShareStates:
         """Set the start offset of a share partition, and forget what it has delivered. Return the records to write."""
         known = self.of(key.group_id).get(key.log, NO_STATE)
         state = ShareState(self._make_id(), known.loaded_epoch, -1, offset, ())
+        self._replaced[key] = state.state_id
         return [self._put(key, state)]
 
     def delete_group(self, group_id: str) -> list[StateRecord]:
         """Delete all states of a group. Return the records to write."""
-        return [self._drop(SharePartitionKey(group_id, *log)) for log in list(self.of(group_id))]
+        return self._delete(SharePartitionKey(group_id, *log) for log in list(self.of(group_id)))
 
     def delete_topics(self, topic_ids: Container[str], *group_ids: str) -> list[StateRecord]:
         """Delete the states of topics, in some groups or in all if none is named. Return the records to write."""
@@ -89,7 +92,19 @@ class ShareStates:
             for log in self.of(group_id)
             if log.topic_id in topic_ids
         ]
-        return [self._drop(key) for key in found]
+        return self._delete(found)
+
+    def take_replaced(self) -> tuple[ReplacedState, ...]:
+        """Return the states that were set or deleted since the last call, which leaders can still have in memory."""
+        replaced, self._replaced = self._replaced, {}
+        return tuple(ReplacedState(*key, state_id) for key, state_id in replaced.items())
+
+    def _delete(self, keys: Iterable[SharePartitionKey]) -> list[StateRecord]:
+        records = list[StateRecord]()
+        for key in keys:
+            records.append(self._drop(key))
+            self._replaced[key] = ""
+        return records
 
     def _put(self, key: SharePartitionKey, state: ShareState) -> StateRecord:
         self._states.setdefault(key.group_id, {})[key.log] = state
