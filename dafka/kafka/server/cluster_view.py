@@ -91,10 +91,14 @@ class ClusterView:
         leader = self.brokers.leader_of(log.leadership)
         return log.leadership.replicas or ((leader,) if leader else ())
 
-    def describe_leader(self, log: Log) -> LeaderIdAndEpoch:
-        """Return the leader of a log, for a client that has sent its request to another broker."""
-        view = self.describe_log(log)
-        return LeaderIdAndEpoch(leader_id=view.leader_id, leader_epoch=view.leader_epoch)
+    def describe_leader(self, log: Log) -> LeaderIdAndEpoch | None:
+        """Return the leader of a log, for a client that has sent its request to another broker; None if there is none.
+
+        Clients built on librdkafka crash if a response names the leader of one log, and says of another one that it has
+        none.
+        """
+        leader = self.find_leader(log)
+        return None if leader is None else LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=log.leadership.epoch)
 
     def describe_endpoints(self, leaders: Iterable[LeaderIdAndEpoch | None]) -> list[NodeEndpoint]:
         """Return the endpoints of the leaders in a response."""
