@@ -31,8 +31,11 @@ from tests.process_globals import Globals
 GRACE_S = 5.0
 """Seconds that what was told to end may take. Only a test that leaves something waits."""
 
-KEPT_THREADS = ("Trio thread",)
-"""What the names of threads begin with that may stay: Trio keeps idle ones for later, for some seconds."""
+KEPT_THREADS = ("Trio thread", "librdkafka closes")
+"""What the names of threads begin with that may stay.
+
+Trio keeps idle ones for later, for some seconds. In librdkafka, two threads can wait for each other for ever.
+"""
 
 POOLED_THREADS: Container[threading.Thread] = thread_pools._threads_queues
 """The threads of pools, which may stay: a pool of a module's fixture grows in the test that needs more of them."""
