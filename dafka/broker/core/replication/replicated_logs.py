@@ -233,7 +233,7 @@ class ReplicatedLogs:
     def drop(self, log: ReplicatedLog) -> None:
         """Forget what this broker stored of a log, because it is deleted; see `Replica.may_drop`."""
         log.local_log.clear()
-        log.replica.restore_local({})
+        self._wake_up(log).restore_local({})
         log.replica.local_epochs.log_start = log.local_log.next_start
         self._forget_waiting(log)
         self._touch(log)
@@ -370,6 +370,7 @@ class ReplicatedLogs:
     ) -> None:
         """Set the brokers that are preferred as leaders of a log; see `LeaderPreference`."""
         if log.replica.preference.set(preferred, ineligible_leaders):
+            self._wake_up(log)
             self._touch(log)
 
     def transfer_leadership(self, log: ReplicatedLog) -> list[LogAction]:

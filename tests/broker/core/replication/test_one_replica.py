@@ -65,6 +65,8 @@ class Twins:
         found: list[list[LogAction]] = [call(*each) or [] for each in zip(self.both, self.logs, strict=True)]
         one, other = ([each.action for each in actions] for actions in found)
         assert one == other
+        if self.log in self.both[0].active:
+            assert len({each.replica.elections.now for each in self.logs}) == 1, "one measures from when it rested"
         for each in one:
             self.check(each)
             if isinstance(each, WriteControl):
