@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from dafka.http.server.http_server import HttpServer
 
 ANSWERING_SHARE = 0.5
-"""The fraction of `[node] grace_ms` for requests that were already received. The storage has the rest."""
+"""The fraction of `[node] grace_ms` for clients. The storage has the rest."""
+
+HAND_OVER_SHARE = 0.2
+"""The fraction of `[node] grace_ms` in which other brokers take over the logs. Requests that were received have what
+remains of `ANSWERING_SHARE`."""
 
 
 @attrs.frozen(eq=False)
@@ -57,8 +61,8 @@ async def serve_listeners(
 ) -> None:
     """Run a broker with servers for clients until cancelled.
 
-    When it is cancelled, it stops reading requests. Within `[node] grace_ms`, it answers received requests and writes
-    records that other nodes have sent.
+    When it is cancelled, other brokers begin to lead its logs, then it stops reading requests. Within `[node]
+    grace_ms`, it answers received requests and writes records that other nodes have sent.
 
     It has started when it takes part in its cluster. A broker of a cluster of several serves clients before: it
     describes the cluster as it has stored it, and leads no log yet.
@@ -112,9 +116,21 @@ async def serve_listeners(
                 await nursery.start(serve_http, web, http_sockets)
             await broker.has_started.wait()
             task_status.started(ServingBroker(broker, kafka, web))
-            cancelled.start_soon(broker.stopping.begin_when_cancelled)
+            is_cancelled = trio.Event()
+            cancelled.start_soon(_set_when_cancelled, is_cancelled)
             running.shield = True  # from here on, cancellation only begins the stop
-            await broker.stopping.begun.wait()
+            await is_cancelled.wait()
             grace_s = config.node.grace_ms / 1000
-            broker.node.store.finish_by = trio.current_time() + grace_s
-            running.deadline = trio.current_time() + grace_s * ANSWERING_SHARE
+            cancelled_at = trio.current_time()
+            broker.node.store.finish_by = cancelled_at + grace_s
+            with trio.move_on_after(grace_s * HAND_OVER_SHARE):
+                await broker.node.handover.run()
+            broker.stopping.begin()
+            running.deadline = cancelled_at + grace_s * ANSWERING_SHARE
+
+
+async def _set_when_cancelled(event: trio.Event) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        event.set()

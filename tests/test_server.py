@@ -29,6 +29,7 @@ class Parts:
     done: list[str] = attrs.field(factory=list)
     ended: dict[str, float] = attrs.field(factory=dict)
     answering_s: float = 0.0
+    handing_over_s: float = 0.0
     error: Exception | None = None
     broker: Any = attrs.field(
         factory=lambda: SimpleNamespace(
@@ -37,6 +38,13 @@ class Parts:
             node=SimpleNamespace(store=SimpleNamespace(finish_by=None)),
         )
     )
+
+    def __attrs_post_init__(self) -> None:
+        self.broker.node.handover = SimpleNamespace(run=self.hand_over)
+
+    async def hand_over(self) -> None:
+        assert not self.broker.stopping.has_begun
+        await trio.sleep(self.handing_over_s)
 
     @asynccontextmanager
     async def open_listening(self, listen: str, security: object, clients: str) -> AsyncIterator[str]:
@@ -91,16 +99,18 @@ LISTENING = {
 
 @pytest.mark.parametrize(("configured", "listening"), LISTENING.items())
 @pytest.mark.parametrize("answering_s", [0, 3, 5])
+@pytest.mark.parametrize("handing_over_s", [0, 1, 100])
 async def test_a_broker_listens_and_stops_within_its_grace(
     parts: Parts,
     autojump_clock: trio.testing.MockClock,
     configured: tuple[str, str],
     listening: tuple[str, str],
     answering_s: float,
+    handing_over_s: float,
 ) -> None:
-    """Requests have half of the grace; the storage has all of it."""
+    """Leaders have a fifth of the grace to hand over, they and requests half of it; the storage has all of it."""
     kafka, http = listening
-    parts.answering_s = answering_s
+    parts.answering_s, parts.handing_over_s = answering_s, handing_over_s
     config = Config().with_node(grace_ms=GRACE_MS).with_kafka(listen=configured[0]).with_http(listen=configured[1])
     async with trio.open_nursery() as nursery:
         serving: ServingBroker = await nursery.start(serve_listeners, config)
@@ -116,7 +126,7 @@ async def test_a_broker_listens_and_stops_within_its_grace(
     ]
     serves = [f"serve {listen}" for listen in listening if listen]
     assert parts.done == [*binds, "open", *serves, "close", *(f"unbind {listen}" for listen in (http, kafka) if listen)]
-    ended = 1000 + min(answering_s, GRACE_MS / 2000)
+    ended = 1000 + min(min(handing_over_s, GRACE_MS / 5000) + answering_s, GRACE_MS / 2000)
     assert parts.ended == {name: ended for name, listen in (("kafka", kafka), ("http", http)) if listen}
     assert parts.broker.node.store.finish_by == 1000 + GRACE_MS / 1000
 

@@ -58,6 +58,7 @@ from dafka.broker.metadata.history import MetadataHistory
 from dafka.broker.metadata.joining import CONFIRM_S, Joining
 from dafka.broker.metadata.metadata_log import MetadataLog
 from dafka.broker.metadata.replica_reports import ReplicaReports
+from dafka.broker.replication.handover import LeadershipHandover
 from dafka.broker.replication.replicator import Replicator
 from dafka.broker.replication.store_identity import StoreIdentity
 from dafka.config import Config
@@ -133,6 +134,7 @@ class BrokerNode:
         )
         self.membership = self.replicator.membership
         self.leases = self.replicator.leases
+        self.handover = LeadershipHandover(tables, self.replicator, self.messenger)
         self.store.retention = LogRetention(
             self.storage,
             log_table,

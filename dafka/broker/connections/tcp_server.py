@@ -143,13 +143,6 @@ class Stopping:
         for scope in self._scopes:
             scope.cancel()
 
-    async def begin_when_cancelled(self) -> None:
-        """Begin to stop when this task is cancelled."""
-        try:
-            await trio.sleep_forever()
-        finally:
-            self.begin()
-
 
 @asynccontextmanager
 async def open_listening(listen: str, security: ServerSecurity, clients: str) -> AsyncIterator[list[socket.socket]]:

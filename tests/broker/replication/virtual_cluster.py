@@ -316,6 +316,17 @@ class VirtualCluster:
                 await node.has_started.wait()
                 started(node)
 
+    async def hand_over(self, *names: str) -> None:
+        """Have brokers hand over their logs, all at once, and stop each as soon as it is done."""
+
+        async def hand_over_one(name: str) -> None:
+            await self.brokers[name].handover.run()
+            await self.stop(name)
+
+        async with trio.open_nursery() as nursery:
+            for each in names:
+                nursery.start_soon(hand_over_one, each)
+
     async def stop(self, *names: str) -> None:
         """Stop brokers."""
         for each in names:

@@ -37,6 +37,7 @@ class BrokerRegistration:
         http_url: Where HTTP clients reach it; empty if they do not.
         free_bytes: The free space of its storage, in bytes.
         is_draining: Whether it hands its logs to other brokers before it is removed.
+        is_stopping: Whether it is about to end, so that others lead its logs.
         under_replicated_logs: How many of the logs that it leads have fewer replicas in sync than they should.
         damaged_logs: The names of the logs of which it has found damaged records in its storage; see `name_log`.
         logs_to_copy: The damaged logs that it can copy anew from other brokers, when it is no replica for a moment.
@@ -56,6 +57,7 @@ class BrokerRegistration:
     http_url: str = ""
     free_bytes: int = 0
     is_draining: bool = False
+    is_stopping: bool = False
     under_replicated_logs: int = 0
     damaged_logs: tuple[str, ...] = ()
     logs_to_copy: tuple[str, ...] = ()
@@ -232,6 +234,8 @@ class Brokers:
 def encode_broker(broker: BrokerRegistration) -> bytes:
     """Return the value of a broker's record."""
     fields = attrs.asdict(broker, filter=attrs.filters.exclude("address"))
+    if not broker.is_stopping:  # newer than the first release, which neither writes nor needs it
+        del fields["is_stopping"]
     return json.dumps({"version": BROKER_VERSION, **fields}, separators=(",", ":")).encode()
 
 

@@ -279,10 +279,10 @@ class Planner:
 
 
 def find_ineligible_leaders(state: ClusterState, brokers: Brokers, full_bytes: int) -> frozenset[str]:
-    """Return the brokers that lead a log only if no other replica can: drained and full brokers."""
+    """Return the brokers that lead a log only if no other replica can: drained, full and stopping ones."""
     draining = (each.store_id for each in state.brokers.values() if each.is_draining)
-    full = (each.address for each in brokers.all() if each.free_bytes < full_bytes)
-    return brokers.unwritable.union(draining, full)
+    unfit = (each.address for each in brokers.all() if each.is_stopping or each.free_bytes < full_bytes)
+    return brokers.unwritable.union(draining, unfit)
 
 
 def _without_damaged(replicas: list[str], damaged: frozenset[str], copying: frozenset[str]) -> list[str]:

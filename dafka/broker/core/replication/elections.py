@@ -182,14 +182,17 @@ class Elections:
         self.now = max(self.now, now)
         self._record_end(self.now)
 
-    def transfer_leadership(self) -> list[ReplicaAction]:
-        """Request votes against a living leader, if this replica is preferred and stores the latest epoch."""
-        latest = self.peers.latest
+    def transfer_leadership(self, requester: str = "") -> list[ReplicaAction]:
+        """Request votes against a living leader, if this replica stores the latest epoch and should lead.
+
+        It should if it is the preferred one, or the leader itself is the requester.
+        """
+        leader, order = self.peers.leader, self.peers.rank_writable()
         if (
             not isinstance(self.state, Follower)
-            or self.peers.leader in {"", self._broker}
-            or not self._local_epochs.is_complete(latest.leader_epoch)
-            or self.peers.rank_writable()[:1] != [self._broker]
+            or leader in {"", self._broker}
+            or not self._local_epochs.is_complete(self.peers.latest.leader_epoch)
+            or self._broker not in (order if requester == leader else order[:1])
         ):
             return []
         return self._request_votes(Transition.REQUEST_TRANSFER, self.peers.newest)

@@ -18,7 +18,7 @@ from dafka.protocol.rendezvous import rank_nodes
 class LeaderPreference:
     """The preferred order of one log's replicas: first the named ones, then the others in rendezvous order.
 
-    Brokers that are drained or full are ineligible: they lead only if no other replica can.
+    Brokers that are drained, full or stopping are ineligible: they lead only if no other replica can.
     """
 
     __slots__ = ("_log", "_preferred", "_ranked", "_ranked_of", "ineligible_leaders")

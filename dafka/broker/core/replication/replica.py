@@ -216,8 +216,24 @@ class Replica:
         return self.elections.settled_until if is_replicated else float("-inf")
 
     def may_lead(self, broker: str) -> bool:
-        """Return whether a replica is alive, can write, and is neither drained nor full."""
+        """Return whether a replica is alive, can write, and is neither drained, full nor stopping."""
         return broker in self._peers.writable and broker not in self.preference.ineligible_leaders
+
+    def choose_successor(self, candidates: frozenset[str], max_lag_s: float) -> str:
+        """Return the replica among some brokers that should lead in place of this leader; empty if there is none.
+
+        It is in sync, or was caught up within a number of seconds, and enough voters are alive to elect it.
+        """
+        in_sync = self.in_sync(within_s=max_lag_s) if self._peers.can_elect else ()
+        suitable = candidates.intersection(in_sync)
+        return next((each for each in self._peers.rank_writable() if each in suitable), "")
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether another replica leads, has everything before its epoch, and this replica has acknowledged it."""
+        leader_epoch = self.latest.leader_epoch
+        is_acknowledged = self._acknowledged.leader_epoch == leader_epoch
+        return self.leader not in {"", self._broker} and is_acknowledged
 
     def rank_replicas(self) -> list[str]:
         """Return the replicas, the most preferred one first."""

@@ -373,9 +373,9 @@ class ReplicatedLogs:
             self._wake_up(log)
             self._touch(log)
 
-    def transfer_leadership(self, log: ReplicatedLog) -> list[LogAction]:
-        """Request the leadership of a log, if this broker is preferred; see `Elections.transfer_leadership`."""
-        return self._actions(log, self._wake_up(log).elections.transfer_leadership())
+    def transfer_leadership(self, log: ReplicatedLog, requester: str = "") -> list[LogAction]:
+        """Request the leadership of a log, if this broker should have it; see `Elections.transfer_leadership`."""
+        return self._actions(log, self._wake_up(log).elections.transfer_leadership(requester))
 
     def change_replicas(self, log: ReplicatedLog, replicas: Iterable[str], generation: int) -> list[LogAction]:
         """Change the replicas of a log that this broker leads; see `Elections.change_replicas`."""

@@ -79,7 +79,8 @@ class Transition(Enum):
     REQUEST_TRANSFER = Row(
         (*FOLLOWER, "Elected"),
         "tick, timer due; transfer of leadership",
-        "the leader is alive, and this replica is preferred and has everything; or two divergent epochs have leaders",
+        "the leader is alive, this replica has everything, and it is preferred or the leader asks it to lead; or two "
+        "divergent epochs have leaders",
         ("Follower + election",),
         (VoteRequest,),
     )

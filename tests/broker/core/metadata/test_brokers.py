@@ -178,6 +178,7 @@ REGISTRATION = BrokerRegistration(
     http_url="http://h",
     free_bytes=7,
     is_draining=True,
+    is_stopping=True,
     under_replicated_logs=2,
     forwarding_key="key",
 )

@@ -497,6 +497,11 @@ class Broker:
         if kept is not None:
             kept.act(kept.wake_up().acknowledged(broker, branch, Offset(end_offset)))
 
+    def take_leadership(self, log: str, leader: str) -> None:
+        kept = self.logs.get(log)
+        if kept is not None:
+            kept.act(kept.wake_up().elections.transfer_leadership(leader))
+
     # Leases
 
     def take_answer(self, broker: str, answer: RoundAnswer) -> None:

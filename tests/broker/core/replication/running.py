@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from dafka.broker.core.replication.settings import Availability
 from tests.broker.core.replication.brokers import Broker, KeptLog
@@ -191,6 +192,8 @@ class Faults:
                 each for each in self._kinds if each not in (self._set_clock, self._crash_leader_and_set_clocks)
             ]
             self._kinds += [self._stop_process, self._stop_process]
+        if world.has_handovers:
+            self._kinds += [self._hand_over] * 5
         if world.balances:
             self._kinds += [self._drain, self._drain, self._add_broker]
         elif self.has_moves:
@@ -360,6 +363,15 @@ class Faults:
     def _drain(self) -> None:
         broker = self._draw_broker()
         broker.is_draining = not broker.is_draining
+
+    def _hand_over(self) -> None:
+        """Have a broker ask another one to lead its logs, as it does before it stops; often it stops at once."""
+        leader, successor = self._draw_leader(), self._draw_broker()
+        for log, kept in leader.logs.items() if leader.is_running else ():
+            if kept.led is not None:
+                self.world.send(leader, successor, partial(successor.take_leadership, log, leader.name))
+        if self.draw.random() < 0.5:
+            self.world.later(self.draw.uniform(0, 0.1), lambda: self._stop(leader))
 
     def _add_broker(self) -> None:
         further = [name for name in self.world.reserve if not self.world.brokers[name].generation]

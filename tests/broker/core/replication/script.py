@@ -275,6 +275,11 @@ class Script(BrokerScript):
         replica.preference.set((name,), frozenset())
         log.act(replica.elections.transfer_leadership())
 
+    def do_hand_over(self, leader: str, name: str) -> None:
+        """`hand-over LEADER BROKER`: a broker, which should be the leader, asks another one to lead."""
+        log = self.log(name)
+        log.act(log.wake_up().elections.transfer_leadership(leader))
+
     def do_drop(self) -> None:
         """`drop`: brokers that are no replicas drop the log, if they may."""
         for name, broker in self.world.brokers.items():

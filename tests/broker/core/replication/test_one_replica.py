@@ -216,7 +216,13 @@ class Twins:
         self.write()
 
     def transfer(self) -> None:
-        self.do(lambda logs, log: logs.transfer_leadership(log))
+        leader = self.log.replica.leader
+        requester = self.draw.choice(["", *REPLICAS])
+        order = self.log.replica.elections.peers.rank_writable()
+        should_lead = order[:1] == [self.own] or (self.own in order and requester == leader)
+        before = self.log.replica.elections.state.election
+        self.do(lambda logs, log: logs.transfer_leadership(log, requester))
+        assert should_lead or self.log.replica.elections.state.election is before, "neither preferred nor asked to lead"
 
     def change_replicas(self) -> None:
         replicas = self.draw.sample(REPLICAS, self.draw.choice([2, 3, 3]))

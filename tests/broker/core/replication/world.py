@@ -35,6 +35,8 @@ TRANSACTIONS_EVERY = 5
 LEASES_EVERY = 4
 """Which part of the seeds has processes that are stopped, and clocks that run as those of leases do."""
 
+HANDOVERS_EVERY = 7
+"""Which part of the seeds has leaders that hand over their logs and stop: every seventh one, from seed 5 on."""
 
 PLAN_S = 0.5
 
@@ -74,6 +76,7 @@ class World:
         self.has_transactions = availability is Availability.MAJORITY and seed % TRANSACTIONS_EVERY == 4
         self.keeps_indexes = seed % TRANSACTIONS_EVERY == 4
         self.has_leases = availability is Availability.MAJORITY and seed % LEASES_EVERY == 2
+        self.has_handovers = seed % HANDOVERS_EVERY == 5
         self.rewrite_entries = self.transaction_draw.choice([0, 20, 2000])
         self.slow_s = 0.01
         self.crash_after_write = 0.0
