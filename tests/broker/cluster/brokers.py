@@ -328,7 +328,8 @@ def find_missing(cluster: dict[str, Any], count: int) -> str:
     voters = 5 if count >= 5 else 3 if count >= 3 else 1
     heard = [each["number"] for each in cluster["voters"] if each["is_heard"]]
     alive = [each["number"] for each in cluster["brokers"] if each["is_alive"]]
-    logs = [each for each in (*cluster["under_replicated"], *cluster["moves"]) if not each["topic"].startswith(SHORT)]
+    listed = (*cluster["leaderless"], *cluster["under_replicated"], *cluster["moves"])
+    logs = [each for each in listed if not each["topic"].startswith(SHORT)]
     if len(heard) == len(cluster["voters"]) == voters and len(alive) == count and not logs:
         return ""
     return f"the voters {heard} of {len(cluster['voters'])} and the brokers {alive} are heard, {logs} are not whole"
