@@ -147,7 +147,7 @@ class Reassigner:
             return False
         present, now = log.replica.latest, trio.current_time()
         if present.generation == ordered.generation and set(present.replicas) == set(ordered.replicas):
-            if ordered.is_changing and not present.learners:
+            if ordered.is_changing and not present.learners and log.replica.has_established_replicas:
                 epoch = present.leader_epoch.epoch
                 self._request(ReplicasChanged(log.topic_id, log.number, ordered.generation, epoch))
             return ordered.is_changing

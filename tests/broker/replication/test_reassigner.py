@@ -113,7 +113,7 @@ class World:
             in_sync=lambda within_s: replicas,
             elections=elections,
             local_epochs=SimpleNamespace(log_end=lambda: NO_EPOCH_END),
-            **fields,
+            **{"has_established_replicas": True, **fields},
         )
 
     def take(self) -> list[Any]:
@@ -125,19 +125,21 @@ async def test_a_leader_reports_a_change_when_it_is_made_and_asks_again_when_an_
     autojump_clock: MockClock,
 ) -> None:
     ordered = ("a", "b", "d")
-    for has_led, replicas, generation, learners, election, waited_s in product(
-        (True, False), (("a", "b", "c"), ordered), (0, 1), ((), ("d",)), (None, "begun"), (0.0, RETRY_S)
+    for has_led, replicas, generation, learners, is_established, election, waited_s in product(
+        (True, False), (("a", "b", "c"), ordered), (0, 1), ((), ("d",)), (True, False), (None, "begun"), (0.0, RETRY_S)
     ):
         world = World()
         world.order(ChangeReplicas("1D", 0, ordered, generation=1))
         led: dict[str, Any] = {} if has_led else {"led_epoch": None}
+        led["has_established_replicas"] = is_established
         world.has(replicas, generation, learners=learners, election=election, **led)
         world.reassigner._changing[NAME] = trio.current_time() - waited_s
         goes_on = world.reassigner._continue_change(NAME)
         made = world.take()
         assert goes_on == has_led
         if not has_led or (replicas, generation) == (ordered, 1):
-            assert made == ([ReplicasChanged("1D", 0, 1, 5)] if has_led and not learners else [])
+            is_made = has_led and not learners and is_established
+            assert made == ([ReplicasChanged("1D", 0, 1, 5)] if is_made else [])
         elif election and waited_s < RETRY_S:
             assert made == []
         elif not learners:

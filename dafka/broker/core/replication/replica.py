@@ -187,6 +187,11 @@ class Replica:
             and self._peers.have_acknowledged_latest()
         )
 
+    @property
+    def has_established_replicas(self) -> bool:
+        """Whether the replicas of the latest epoch can go on without the former ones: more than half have begun it."""
+        return self._peers.have_acknowledged_latest()
+
     def may_serve(self, unwritable: Collection[str]) -> bool:
         """Return whether no other replica can have begun to lead, as far as the heartbeats show.
 

@@ -341,7 +341,7 @@ class KeptLog:
             return
         present = replica.latest
         is_made = present.generation == ordered.generation and set(present.replicas) == set(ordered.replicas)
-        if is_made and not present.learners:
+        if is_made and not present.learners and replica.has_established_replicas:
             self.broker.report_change(self.name, ordered.generation, present.leader_epoch.epoch)
         in_sync = replica.in_sync(max_lag=5, within_s=1.0)
         replicas = next_replicas(ordered, present, present.generation, self.broker.name, in_sync)
