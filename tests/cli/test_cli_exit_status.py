@@ -254,8 +254,14 @@ def test_a_command_without_standard_output_ends_as_with_it(end: str, expected: t
 # Real processes that are stopped by signals
 
 
-# Runs the installed script, after a mark. Before the mark, the interpreter itself handles an interrupt.
-SCRIPT = (sys.executable, "-c", "import os, dafka._entry; os.write(1, b'up\\n'); dafka._entry.main()")
+# Runs the installed script, after a mark. Before the mark, the interpreter itself handles an interrupt, also if the tests
+# run in the background, where a shell has interrupts ignored.
+HANDLED = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+SCRIPT = (
+    sys.executable,
+    "-c",
+    f"import os, signal; {HANDLED}; import dafka._entry; os.write(1, b'up\\n'); dafka._entry.main()",
+)
 
 
 def test_produce_that_is_stopped_in_the_middle_of_a_file_is_no_success(
