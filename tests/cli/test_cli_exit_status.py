@@ -254,8 +254,8 @@ def test_a_command_without_standard_output_ends_as_with_it(end: str, expected: t
 # Real processes that are stopped by signals
 
 
-# Runs the installed script, after a mark. Before the mark, the interpreter itself handles an interrupt, also if the tests
-# run in the background, where a shell has interrupts ignored.
+# Runs the installed script, after a mark. Before the mark, the interpreter itself handles an interrupt, also if the
+# tests run in the background, where a shell has interrupts ignored.
 HANDLED = "signal.signal(signal.SIGINT, signal.default_int_handler)"
 SCRIPT = (
     sys.executable,
