@@ -72,26 +72,29 @@ async def open_filelog(location: str, *, read_only: bool = False) -> AsyncIterat
     folder = folder.rstrip("/") or "/"
 
     def open_for_reading() -> FilelogStorage:
-        with storage_errors(folder):
+        with storage_errors(folder), ExitStack() as opened:  # it closes what is open if the rest fails
             identity = read_identity(folder)
-            with _opened_marker(folder) as marker, ExitStack() as stack:
-                pool = stack.enter_context(closing(FilePool(os.O_RDONLY)))
-                follower = PartitionFollower(folder, pool)
-                follower.load()
-                stack.pop_all()
-                return FilelogStorage(folder, identity, marker, follower)
+            marker = opened.enter_context(closing(_open_marker(folder)))
+            pool = opened.enter_context(closing(FilePool(os.O_RDONLY)))
+            follower = PartitionFollower(folder, pool)
+            follower.load()
+            storage = FilelogStorage(folder, identity, marker, follower)
+            opened.pop_all()
+            return storage
 
     def open_locked() -> FilelogStorage:
-        with storage_errors(folder):
+        with storage_errors(folder), ExitStack() as opened:
             identity = create_identity(folder)
-            with _opened_marker(folder) as marker:
-                writer, repairs = open_writer(
-                    folder,
-                    segment_bytes=found.get("segment_bytes", SEGMENT_BYTES),
-                    segment_ms=found.get("segment_ms", SEGMENT_MS),
-                    sync_delay_ms=found.get("fsync", 0),
-                )
-                return FilelogStorage(folder, identity, marker, writer, repairs)
+            marker = opened.enter_context(closing(_open_marker(folder)))
+            writer, repairs = open_writer(
+                folder,
+                segment_bytes=found.get("segment_bytes", SEGMENT_BYTES),
+                segment_ms=found.get("segment_ms", SEGMENT_MS),
+                sync_delay_ms=found.get("fsync", 0),
+            )
+            storage = FilelogStorage(folder, identity, marker, writer, repairs)
+            opened.pop_all()
+            return storage
 
     if read_only:
         async with opened_in_thread(open_for_reading) as storage:
@@ -104,15 +107,9 @@ async def open_filelog(location: str, *, read_only: bool = False) -> AsyncIterat
             yield storage
 
 
-@contextmanager
-def _opened_marker(folder: str) -> Iterator[FileIdentity]:
-    """Open the file that marks a file log, and close it if the block fails."""
-    marker = FileIdentity(f"{folder}/{MARKER_FILE}", is_kept_open=True)
-    try:
-        yield marker
-    except BaseException:
-        marker.close()
-        raise
+def _open_marker(folder: str) -> FileIdentity:
+    """Open the file that marks a file log."""
+    return FileIdentity(f"{folder}/{MARKER_FILE}", is_kept_open=True)
 
 
 def _parse_fsync(text: str) -> int | None:
