@@ -31,7 +31,10 @@ from tests.process_globals import Globals
 GRACE_S = 5.0
 """Seconds that what was told to end may take. Only a test that leaves something waits."""
 
-KEPT_THREADS = ("Trio thread", "librdkafka closes")
+CLOSING_CLIENT = "librdkafka closes"
+"""The name of a thread that closes a consumer of librdkafka."""
+
+KEPT_THREADS = ("Trio thread", CLOSING_CLIENT)
 """What the names of threads begin with that may stay.
 
 Trio keeps idle ones for later, for some seconds. In librdkafka, two threads can wait for each other for ever.

@@ -10,6 +10,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from tests.leftovers import CLOSING_CLIENT
+
 TOPIC = "orders"
 
 BURST = 10
@@ -41,9 +43,6 @@ REPEATING = {**PRODUCER, "enable.idempotence": False, "message.timeout.ms": 0}
 
 PLAIN = {"enable.idempotence": False, "acks": "all", "request.timeout.ms": 300_000, "socket.timeout.ms": 300_000}
 """A producer that repeats a request when its connection has ended, and at no other time."""
-
-CLOSING = "librdkafka closes"
-"""The name of a thread that closes a consumer. It can be left behind."""
 
 Records = list[tuple[int, bytes]]
 """What a log contains: the offset and the value of each record."""
@@ -144,7 +143,7 @@ def close(consumer: Consumer) -> None:
 
     Two threads of librdkafka can wait for each other for ever while a consumer is closed and a broker is away.
     """
-    closing = threading.Thread(target=consumer.close, name=CLOSING, daemon=True)
+    closing = threading.Thread(target=consumer.close, name=CLOSING_CLIENT, daemon=True)
     closing.start()
     closing.join(CLOSING_S)
 
