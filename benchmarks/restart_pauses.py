@@ -14,6 +14,7 @@ import threading
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 import trio
@@ -55,9 +56,9 @@ class Clients:
     def _produce(self) -> None:
         producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True, "linger.ms": 0})
 
-        def delivered(error: object, message: object) -> None:
+        def delivered(error: object, message: Any) -> None:
             if error is None:
-                self.acknowledged[message.partition()].append(time.perf_counter())  # type: ignore[attr-defined]
+                self.acknowledged[message.partition()].append(time.perf_counter())
             else:
                 self.failed += 1
 

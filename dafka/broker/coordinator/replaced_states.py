@@ -1,4 +1,4 @@
-"""Has the leaders of logs drop states of share partitions that were replaced at the coordinator of their group.
+"""Makes the leaders of logs drop states of share partitions that were replaced at the coordinator of the group.
 
 Otherwise a leader serves what it has in memory until it compares that with the coordinator; see
 `SharePartitions.verify`. It still does so, because a message can be lost and a leader can change meanwhile.
@@ -13,13 +13,11 @@ import attrs
 import trio
 
 from dafka.broker.coordinator.share_partitions import SharePartitions
+from dafka.broker.coordinator.share_store import ANSWER_S
 from dafka.broker.core.coordination.effects import ReplacedState
 from dafka.broker.core.tables import BrokerTables
 from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.interbroker.pending_answers import Answer, PendingAnswers
-
-ANSWER_S = 1.0
-"""The time to wait for the answer of another broker."""
 
 STATES_MAX = 500
 """The maximum number of states in a message: messages between brokers are limited."""

@@ -320,7 +320,8 @@ def _by_topic(partitions: Mapping[SharedLog, _T]) -> dict[uuid.UUID, list[_T]]:
 def _find_leader(context: RequestContext, named: SharedLog, error: ErrorCode) -> LeaderIdAndEpoch:
     """Return the leader of a log for a client that has asked another broker."""
     log = find_shared_log(context, named).log if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else None
-    return (None if log is None else context.view_cluster().describe_leader(log)) or _NO_LEADER
+    leader = None if log is None else context.view_cluster().describe_leader(log)
+    return _NO_LEADER if leader is None else leader
 
 
 def _describe_endpoints(context: RequestContext, leaders: Iterable[LeaderIdAndEpoch]) -> list[NodeEndpoint]:

@@ -184,7 +184,7 @@ class Replica:
             and not self.is_needed
             and self.epoch_tree.has_replica(self._broker, recovery_of(self.newest.generation))
             and self._broker not in self.elections.votes.pending_replicas()
-            and self._peers.have_acknowledged_latest()
+            and self.has_established_replicas
         )
 
     @property
