@@ -177,7 +177,7 @@ def _make_link() -> tuple[socket.socket, socket.socket]:
 
 
 def _serve_each_worker(requests: socket.socket) -> str:
-    """Fork a process that forks for each worker. What it has started is killed when the worker has ended."""
+    """Fork a process for each worker, which forks in turn. What a worker has started is killed after it has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 1)

@@ -96,7 +96,7 @@ def test_a_binary_leaves_out_what_needs_python(monkeypatch: pytest.MonkeyPatch, 
 def test_a_command_whose_packages_are_missing_names_them(
     error: Exception, sentence: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module that dafka itself lacks is a fault of its packaging."""
+    """A module of dafka itself that is missing is a fault of its packaging."""
     monkeypatch.setattr(cli, "import_module", Mock(side_effect=error))
     done = CliRunner().invoke(main, ["bench"])
     if sentence is None:

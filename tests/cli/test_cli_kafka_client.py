@@ -1,4 +1,4 @@
-"""Commands that speak Kafka's protocol: responses that a single healthy broker does not give, and those of several."""
+"""Commands that speak Kafka's protocol: responses of several brokers, or of a broker with a fault."""
 
 from __future__ import annotations
 

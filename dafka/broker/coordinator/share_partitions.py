@@ -342,7 +342,7 @@ class SharePartitions:
         return log.high_watermark if found is None else min(found[0], log.high_watermark)
 
     def drop_replaced(self, states: Iterable[ReplacedState]) -> None:
-        """Stop serving share partitions by former states, also those that are being loaded, and wake their members."""
+        """Stop serving share partitions whose states were replaced, loaded or not, and wake their members."""
         for group_id, topic_id, number, state_id in states:
             served = self._served.get(SharePartitionKey(group_id, topic_id, number))
             if served is not None and (served.partition is None or served.partition.state_id != state_id):

@@ -86,7 +86,7 @@ class ShareReader:
     def _acquire(
         self, served: LedSharePartition, wanted: ShareRead, unread: tuple[Offset, Offset], found: Sequence[bytes]
     ) -> AcquiredRecords:
-        """Acquire available records among those that were read."""
+        """Acquire what is available of the records that were read."""
         assert served.partition is not None
         settings, (offset, end) = self._partitions.settings_of(served.key.group_id), unread
         batches = _describe(served.log, offset, found, is_committed=settings.is_committed)

@@ -37,7 +37,7 @@ class TakeLeadership(Message):
 
 
 class LeadershipHandover:
-    """Hands over the logs that a broker leads when it stops, and takes over those of others that stop.
+    """Hands over the logs that a broker leads when it stops, and takes over logs from brokers that stop.
 
     The successor requests votes as for any transfer of leadership, so that no committed record can be lost.
     """

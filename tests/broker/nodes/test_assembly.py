@@ -1,4 +1,4 @@
-"""A broker with its coordinators: each gets its settings, and those of its groups."""
+"""A broker with its coordinators: each has its own settings, and its groups have theirs."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Producers:
     async def check_all_stored(self) -> None:
         for number, found in self.committed.items():
             values = await self.cluster.read(self.cluster.leader(number=number), number=number)
-            distinct = list(dict.fromkeys(values))  # those of which the outcome was unknown were sent again
+            distinct = list(dict.fromkeys(values))  # a record whose outcome was unknown was sent again
             assert [value for _, value in found] == distinct[: len(found)]
 
 

@@ -94,7 +94,7 @@ async def test_brokers_of_other_clusters_are_seen_and_warned_of_once(
         membership.record_heartbeats([*clusters, "unknown"])
     warned = [each.getMessage().split(",")[1].partition(";")[0].strip() for each in caplog.records]
     assert warned == (["other", "third"] if own else [])
-    assert made == ["b", "c"], "those of this cluster, for readers of its rack"
+    assert made == ["b", "c"], "only brokers of this cluster, for readers of its rack"
     for each in "bcxy":
         membership._brokers.record_heartbeat(each, trio.current_time())
     assert {each.address for each in membership.seen()} == set("bcxy")

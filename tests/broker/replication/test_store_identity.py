@@ -89,7 +89,7 @@ class World:
 
 @each_seed(30)
 def test_a_counter_that_others_were_told_tells_older_copies_of_the_store_from_those_with_all_writes(seed: int) -> None:
-    """A copy is older if it lacks a write from before a round whose counter was stored before a later round."""
+    """A copy is older if it misses a write from before a round whose counter was stored before a later round."""
     draw, disk = Random(seed), {STORE_KEY: encode_store_record(RECORD)}
     world, begun = World(disk), list[tuple[Any, dict[bytes, bytes]]]()
     copies, told, events = list[dict[bytes, bytes]](), list[int](), ""
