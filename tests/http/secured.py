@@ -113,14 +113,15 @@ def run_beside_leader(folder: Path) -> Iterator[Secured]:
 
 
 def lead_elsewhere(web: SharedWeb, topic: str, root: Mapping[str, Any]) -> None:
-    """Have the first broker of a cluster lead the only log of a topic."""
+    """Have only the first broker of a cluster hold and lead the only log of a topic, which may be moving just now."""
 
-    def is_led_elsewhere() -> bool:
-        return bool(web.ask("GET", f"/topics/{topic}", **root).document["logs"][0]["leader"] == 0)
+    def describe() -> tuple[Any, Any]:
+        log = web.ask("GET", f"/topics/{topic}", **root).document["logs"][0]
+        return log["replicas"], log["leader"]
 
-    if not is_led_elsewhere():
+    if describe() != ([0], 0):
         web.ask("PUT", f"/topics/{topic}/logs/0/replicas", document={"replicas": [0]}, **root)
-        poll_until(is_led_elsewhere)
+        poll_until(lambda: describe() == ([0], 0))
 
 
 def create_with_secret(folder: Path) -> tuple[Account, Config]:
