@@ -36,12 +36,14 @@ class ShareRead:
     Attributes:
         records_max: The number of records. The last batch can exceed it, unless the limit `is_exact`.
         range_max: How many records the acquired ranges should have.
+        may_exceed: Whether a batch that is larger than the size is acquired.
     """
 
     member_id: str
     records_max: int
     range_max: int
     is_exact: bool = False
+    may_exceed: bool = True
 
 
 @attrs.define(eq=False, slots=False)
@@ -64,6 +66,8 @@ class ShareReader:
             # A read can find only transaction markers, removed records or records of others: the next ones follow.
             while (unread := self.find_next(served)) is not None:
                 found = await self._reader.read(served.log, *unread, bytes_max)
+                if found and len(found[0]) > bytes_max and not wanted.may_exceed:
+                    return AcquiredRecords()
                 if served.is_current and (acquired := self._acquire(served, wanted, unread, found)).ranges:
                     return acquired
                 await trio.lowlevel.checkpoint()  # markers are read without one

@@ -84,10 +84,12 @@ class LogReader:
         found, _ = await self.read_measured(log, offset, end_offset, bytes_max, unpacked_bytes_max)
         return found
 
-    async def read_joined(self, log: Log, offset: Offset, end_offset: Offset, bytes_max: int) -> LogRecords:
+    async def read_joined(
+        self, log: Log, offset: Offset, end_offset: Offset, bytes_max: int, *, at_least_one: bool = True
+    ) -> LogRecords:
         """Return what `read` returns, in one piece. Some storages return their record batches without decoding them.
 
-        Raises the errors of `read`.
+        If it need not be `at_least_one` batch, none is larger than `bytes_max`. Raises the errors of `read`.
         """
         found: list[bytes | memoryview] = []
         offset = max(offset, log.index.start_offset)
@@ -95,7 +97,7 @@ class LogReader:
             stored, difference = await self._read_stored(log, offset, end_offset, bytes_max)
             if stored is None:
                 break
-            if found and len(stored.data) > bytes_max:
+            if len(stored.data) > bytes_max and (found or not at_least_one):
                 return LogRecords(_join(found), offset)
             found.append(stored.data)
             offset = Offset(stored.end_sequence + difference)
@@ -109,7 +111,7 @@ class LogReader:
                 raise
             rest = []
         for data in rest:
-            if found and len(data) > bytes_max:
+            if len(data) > bytes_max and (found or not at_least_one):
                 break
             found.append(data)
             offset = Offset(read_header(data).end_offset)
@@ -134,7 +136,7 @@ class LogReader:
             log.partition_of(location.address),
             location.sequence,
             location.sequence + count,
-            min(max(bytes_max, READ_BYTES_MIN), PART_BYTES_MAX),
+            min(bytes_max, PART_BYTES_MAX),
         )
         difference = offset - location.sequence
         if found is not None:

@@ -58,7 +58,8 @@ _TIMES_VERSION = 2
 class _Wanted:
     """A client's request for one log. The name of its topic is empty if there is no topic with the client's id.
 
-    `available_bytes` is how much the log has for the client, up to the sizes in the request.
+    A batch that is larger than the sizes in the request is returned only if the log `may_exceed` them.
+    `available_bytes` is how much the log has for the client, up to these sizes.
     """
 
     key: FetchedLog
@@ -66,6 +67,7 @@ class _Wanted:
     partition: FetchPartition
     log: Log | None
     read_replica: int = NO_NODE
+    may_exceed: bool = True
     available_bytes: int = 0
 
 
@@ -181,13 +183,15 @@ async def _read_within_memory(
 ) -> list[PartitionData]:
     """Read within the memory that unread responses of other clients leave.
 
-    A batch that is larger than the granted memory is returned only if it still fits; otherwise the client asks again.
+    Only the first log with records may exceed the sizes in the request. A batch that is larger than the granted memory
+    is returned only if it still fits; otherwise the client asks again.
     """
     answers = context.server.answers
     granted = left = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
     parts = []
     try:
         for each in wanted:
+            each.may_exceed = left == granted
             part = await _read(context, request, each, left)
             left -= len(part.records or b"")
             parts.append(part)
@@ -240,12 +244,14 @@ async def _read_log(
             if context.header.api_version < _BATCHES_VERSION:
                 part.records = b"".join(await _read_messages(context, log, offset, end, limit))
             else:
-                part.records, offset_after = await context.broker.node.reader.read_joined(log, offset, end, limit)
+                part.records, offset_after = await context.broker.node.reader.read_joined(
+                    log, offset, end, limit, at_least_one=wanted.may_exceed
+                )
     except (StorageError, BatchError):
         part.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return part
     wanted.available_bytes = len(part.records)
-    if offset < offset_after < end:  # the next batch does not fit
+    if offset < offset_after < end or not (part.records or wanted.may_exceed):  # the next batch does not fit
         wanted.available_bytes = max(limit, wanted.available_bytes)
     if is_committed:
         aborted = log.aborted_between(offset, offset_after)

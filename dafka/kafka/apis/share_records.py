@@ -236,7 +236,8 @@ async def _read_within_memory(
 ) -> int:
     """Acquire records within the memory that unread responses of other clients leave.
 
-    If a batch is larger than that, nothing is acquired. Return the memory that is missing then, else 0.
+    Only the first log with records may exceed the size in the request. If a batch is larger than that memory, nothing
+    is acquired. Return the memory that is missing then, else 0.
     """
     answers, shares = context.server.answers, context.broker.shares
     granted = left = answers.grant(min(max(bytes_max, 0), RESPONSE_BYTES_MAX))
@@ -254,7 +255,8 @@ async def _read_within_memory(
                 if part.acquired.ranges:
                     acquired[part.served] = part.acquired.ranges
                     left -= sum(map(len, part.acquired.batches)) + len(part.acquired.ranges) * _RANGE_BYTES
-                    wanted = attrs.evolve(wanted, records_max=wanted.records_max - part.acquired.record_count)
+                    records_max = wanted.records_max - part.acquired.record_count
+                    wanted = attrs.evolve(wanted, records_max=records_max, may_exceed=False)
         finally:
             answers.give_back(granted)
     has_room = answers.has_room(granted - left, granted)

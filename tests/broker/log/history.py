@@ -606,8 +606,10 @@ class World:
         if (offset + bytes_max) % 2:
             return await self.reader.read(self.log, Offset(offset), end, bytes_max)
         joined = await self.reader.read_joined(self.log, Offset(offset), end, bytes_max)
+        fitting = await self.reader.read_joined(self.log, Offset(offset), end, bytes_max, at_least_one=False)
         found = [bytes(joined.data[at : at + header.size]) for at, header in iter_batches(joined.data)]
         assert joined.end_offset == (read_header(found[-1]).end_offset if found else max(offset, self.start))
+        assert fitting.data == (joined.data if found and len(found[0]) <= bytes_max else b"")
         return found
 
     def _check_batch_read(self, data: bytes) -> dict[int, tuple[bytes | None, bytes | None, int]]:

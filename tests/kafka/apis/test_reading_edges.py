@@ -187,6 +187,18 @@ def test_a_fetch_does_not_wait_while_the_log_has_as_much_as_it_may_get(client: C
         assert any(part["records"] for part in topic["partitions"])
 
 
+@pytest.mark.parametrize("door", ["memory:", "filelog:{}/log"], indirect=True)
+def test_responses_are_as_large_as_the_client_accepts_and_only_their_first_batch_may_be_larger(client: Client) -> None:
+    client.create_topics("a", "b", logs=1)
+    batch = encode_batch(0, [bytes(100)], timestamps=1)
+    for topic in "ababab":
+        client.append(topic, batch)
+    limits = (0.1, [1, 0]), (1, [1, 0]), (1.9, [1, 0]), (2, [2, 0]), (3.9, [3, 0]), (4, [3, 1]), (9, [3, 3])
+    for count, expected in limits:
+        found = client.ask_logs(ApiKey.FETCH, 11, {("a", 0): {}, ("b", 0): {}}, max_bytes=int(count * len(batch)))
+        assert [len(found[each, 0]["records"]) // len(batch) for each in "ab"] == expected, count
+
+
 def test_a_batch_that_is_larger_than_the_memory_for_responses_is_delivered_alone() -> None:
     with open_door(Config().with_kafka(answers_bytes_max=1000)) as door, door.connect() as client:
         client.create_topics("t", logs=1)

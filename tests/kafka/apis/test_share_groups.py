@@ -245,6 +245,22 @@ def test_a_fetch_passes_over_batches_that_are_not_delivered(sharing: Sharing, cl
     assert counts(member, member.fetch(max_bytes=1, max_wait_ms=0)) == {6: 1, 7: 1}
 
 
+def test_only_the_first_log_of_a_response_may_exceed_its_size(sharing: Sharing, client: Client) -> None:
+    client.create_topics(topic := f"{sharing.topic}-two", logs=2)
+    member = ShareMember(sharing.door.servers, sharing.group, topic, "one").join()
+    sharing.members.append(member)
+    broker = sharing.door.broker.broker
+    topic_id = broker.node.topics[topic].topic_id
+    for number in member.logs:
+        while sharing.door.call(broker.shares.served, sharing.group, topic_id, number) is None:
+            member.fetch(max_wait_ms=0)
+    batch = encode_batch(0, [b"x"], timestamps=1)
+    for number in member.logs:
+        client.append(topic, batch, number)
+    answers = [member.fetch(max_bytes=2 * len(batch)) for _ in member.logs]  # ranges of records need bytes, too
+    assert [{each.log for each in member.deliveries_in(answer)} for answer in answers] == [{0}, {1}]
+
+
 def test_a_group_can_begin_at_the_first_record_that_is_not_too_old(sharing: Sharing, client: Client) -> None:
     set_group(client, sharing.group, share_auto_offset_reset="by_duration:PT1H")
     now_ms = time.time_ns() // 10**6
