@@ -107,6 +107,7 @@ SUPPORT = [
     broker_of(0, feature_level_min=1, feature_level_max=5),
     broker_of(1, feature_level_min=5, feature_level_max=5),
 ]
+OLDER = [*SUPPORT, broker_of(2, feature_level_max=6)]
 LEVEL = ("POST", "/cluster/feature-level")
 DRAIN, FORGET, RECOVER = "/brokers/1/drain", "/brokers/1/forget", "/topics/t/logs/0/recover"
 WOULD = "log 0 of t would continue from broker 1: records that only {} had would be lost"
@@ -166,6 +167,13 @@ ROWS: list[tuple[str, list[Any], list[Any], str, int]] = [
     ("cluster upgrade --dry-run", [{**LEVELS, "brokers": SUPPORT}, {}],
      [("GET", "/cluster"), (*LEVEL, {"level": 5, "dry_run": True})],
      "broker state feature levels\n0 alive 1 to 5\n1 alive 5\nthe feature level would be raised from 3 to 5", 0),
+    ("cluster upgrade --yes", [{**LEVELS, "brokers": OLDER}, {}, {}],
+     [("GET", "/cluster"), (*LEVEL, {"level": 5, "dry_run": True}), (*LEVEL, {"level": 5})],
+     "the cluster has the feature level 5\nno higher level is supported by brokers 0,1: update dafka there first", 0),
+    ("cluster upgrade", [{**LEVELS, "feature_level": 5, "brokers": OLDER[1:]}, {}],
+     [("GET", "/cluster"), (*LEVEL, {"level": 5, "dry_run": True})],
+     "the cluster has the feature level 5 already\nno higher level is supported by broker 1: update dafka there first",
+     0),
     ("cluster upgrade --yes --to 4", [{**LEVELS, "brokers": SUPPORT}, {}, {}],
      [("GET", "/cluster"), (*LEVEL, {"level": 4, "dry_run": True}), (*LEVEL, {"level": 4})],
      "the cluster has the feature level 4", 0),

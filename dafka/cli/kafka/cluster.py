@@ -295,6 +295,16 @@ def upgrade(level: int | None, dry_run: bool, yes: bool, client: HttpClient) -> 
         confirm(f"Raise the feature level from {before} to {after} forever?", yes=yes, declined="nothing was changed")
         client.ask("POST", "/cluster/feature-level", {"level": after})
         click.echo(f"the cluster has the feature level {after}", err=True)
+    if level is None:
+        _print_older_brokers(found["brokers"], after)
+
+
+def _print_older_brokers(brokers: list[dict[str, Any]], level: int) -> None:
+    """Print which brokers support only levels up to one, if others support more."""
+    older = [each["number"] for each in brokers if each["feature_level_max"] <= level]
+    if len(older) < len(brokers):
+        where = f"{'broker' if len(older) == 1 else 'brokers'} {_join(older)}"
+        click.echo(f"no higher level is supported by {where}: update dafka there first", err=True)
 
 
 def _levels(broker: dict[str, Any]) -> str:
