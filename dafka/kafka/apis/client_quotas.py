@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType, normalize_host
 from dafka.broker.core.client_quotas import (
@@ -17,6 +19,7 @@ from dafka.broker.core.metadata.commands import AlterClientQuota
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, require_cluster
 from dafka.kafka.apis.shared.changes import RefusedPartError, make_all, make_change, requester_of
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
+from dafka.kafka.apis.shared.repeats import MESSAGE
 from dafka.kafka.protocol.constants import MATCHES_ANY, MATCHES_DEFAULT, MATCHES_NAME
 from dafka.kafka.protocol.messages.quotas import (
     AlterClientQuotasRequest,
@@ -105,11 +108,17 @@ def _authorize_alteration(user: Permissions, _context: RequestContext, request: 
 
 @handles(AlterClientQuotasRequest, _authorize_alteration, awaits_metadata=True)
 async def alter_quotas(context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    """Set and remove quotas: all that the request names for an entity, or none of them if one is not possible."""
+    """Set and remove quotas: all that the request names for an entity, or none of them if one is not possible.
+
+    An entity that is named more than once is refused.
+    """
+    counts = Counter(map(_identify, request.entries))
 
     async def alter(entry: AlteredEntryData) -> EntryResult:
         error, message = ErrorCode.NONE, None
         try:
+            if counts[_identify(entry)] > 1:
+                raise RefusedPartError(MESSAGE)
             command = _read_entry(entry)
         except RefusedPartError as refused:
             error, message = refused.error_code, str(refused)
@@ -120,6 +129,10 @@ async def alter_quotas(context: RequestContext, request: AlterClientQuotasReques
         return EntryResult(error_code=error, error_message=message, entity=entry.entity)
 
     return AlterClientQuotasResponse(entries=await make_all(alter, request.entries))
+
+
+def _identify(entry: AlteredEntryData) -> frozenset[tuple[str, str | None]]:
+    return frozenset((each.entity_type, each.entity_name) for each in entry.entity)
 
 
 def _read_entry(entry: AlteredEntryData) -> AlterClientQuota:

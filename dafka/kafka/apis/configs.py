@@ -363,7 +363,9 @@ async def _change(
     node, name = context.broker.node, resource.resource_name
     error: ErrorCode = ErrorCode.NONE
     message: str | None = ""
-    if resource.resource_type == GROUP:
+    if len({each.name for each in resource.configs}) < len(resource.configs):
+        error, message = ErrorCode.INVALID_REQUEST, "a setting is named more than once"
+    elif resource.resource_type == GROUP:
         error, message = await _change_group(context, name, settings, is_trial=is_trial)
     elif resource.resource_type != TOPIC:
         error, message = ErrorCode.INVALID_REQUEST, "only the settings of topics and groups can be changed"

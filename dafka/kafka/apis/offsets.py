@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
@@ -47,11 +49,23 @@ _NOT_AVAILABLE_VERSION = 5
 
 @handles(ListOffsetsRequest, require_each("topics", Permissions.may_see))
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Answer with the first offset, the end offset, or the first offset at a timestamp or later."""
+    """Answer with the first offset, the end offset, or the first offset at a timestamp or later.
+
+    A log that is named more than once is refused, as in Kafka.
+    """
+    counts = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
     topics = []
     for topic in request.topics:
-        parts = [await _find_offset(context, request, topic.name, each) for each in topic.partitions]
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=parts))
+        parts = []
+        for each in topic.partitions:
+            count = counts.pop((topic.name, each.partition_index), 0)
+            if count == 1:
+                parts.append(await _find_offset(context, request, topic.name, each))
+            elif count:
+                error, number = ErrorCode.INVALID_REQUEST, each.partition_index
+                parts.append(ListOffsetsPartitionResponse(partition_index=number, error_code=error))
+        if parts:
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=parts))
     return ListOffsetsResponse(topics=topics)
 
 

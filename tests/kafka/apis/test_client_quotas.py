@@ -105,14 +105,16 @@ def test_what_is_no_quota_is_refused_by_itself(door: Door) -> None:
     user: Entity = (("user", "anne"),)
     wrong: list[tuple[Entity, dict[str, float | None], ErrorCode, str]] = [
         (user, {"request_percentage": 50.0}, ErrorCode.INVALID_REQUEST, "cannot be measured here"),
-        (user, {"producer_byte_rate": -1.0}, ErrorCode.INVALID_REQUEST, "expected a number above 0"),
-        (user, {"producer_byte_rate": 1.0, "x": 1.0}, ErrorCode.INVALID_REQUEST, "there is no quota 'x'"),
+        ((("user", "b"),), {"producer_byte_rate": -1.0}, ErrorCode.INVALID_REQUEST, "expected a number above 0"),
+        ((("user", "c"),), {"producer_byte_rate": 1.0, "x": 1.0}, ErrorCode.INVALID_REQUEST, "there is no quota 'x'"),
         ((), {"producer_byte_rate": 1.0}, ErrorCode.INVALID_REQUEST, "the entity is empty"),
         ((("user", ""),), {"producer_byte_rate": 1.0}, ErrorCode.INVALID_REQUEST, "the name of the user is empty"),
-        ((*user, *user), {"producer_byte_rate": 1.0}, ErrorCode.INVALID_REQUEST, "names a type twice"),
+        ((*user, ("user", "d")), {"producer_byte_rate": 1.0}, ErrorCode.INVALID_REQUEST, "names a type twice"),
+        ((("user", "e"),), {"producer_byte_rate": 1.0}, ErrorCode.INVALID_REQUEST, "names it more than once"),
+        ((("user", "e"),), {"producer_byte_rate": None}, ErrorCode.INVALID_REQUEST, "names it more than once"),
         ((("ip", "localhost"),), {"connection_creation_rate": 1.0}, ErrorCode.INVALID_REQUEST, "expected an address"),
         ((("ip", "::1"),), {"connection_creation_rate": 0.5}, ErrorCode.INVALID_REQUEST, "expected a whole number"),
-        ((("ip", "::1"),), {"connection_creation_rate": 0.0}, ErrorCode.INVALID_REQUEST, "expected a number above 0"),
+        ((("ip", "::2"),), {"connection_creation_rate": 0.0}, ErrorCode.INVALID_REQUEST, "expected a number above 0"),
         ((("group", "g"),), {"producer_byte_rate": 1.0}, ErrorCode.UNSUPPORTED_VERSION, "for the type 'group'"),
     ]
     right: tuple[Entity, dict[str, float | None]] = ((("user", "bob"),), {"producer_byte_rate": 10.0**12})
