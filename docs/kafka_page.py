@@ -97,7 +97,7 @@ NOTES = {
     "INVALID_RECORD_STATE. Records that are rejected get [dead letters](../how-to/kafka-clients.md#dead-letters) "
     "(KIP-1191)",
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "with the lag (KIP-1226), if this broker knows the end of the log",
-    ApiKey.LIST_TRANSACTIONS: "without patterns of names",
+    ApiKey.LIST_TRANSACTIONS: "patterns of transactional ids are regular expressions of RE2",
     ApiKey.LIST_CONFIG_RESOURCES: "topics, the broker, and groups with settings",
 }
 """Remarks on the APIs that are served."""

@@ -37,6 +37,7 @@ FACTS = {
     "broker.core.error_codes",
     "broker.core.topic_partition",
     "broker.core.partition_address",
+    "broker.core.patterns",
     "broker.core.positions",
     "broker.core.scram_credentials",
     "broker.core.typed_json",

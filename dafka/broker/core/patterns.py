@@ -1,4 +1,4 @@
-"""Regular expressions for the names of topics, in the syntax of RE2, as Kafka's brokers have it.
+"""Regular expressions for names, such as those of topics, in the syntax of RE2, as Kafka's brokers have it.
 
 RE2 takes time in proportion to the text, whatever the expression: no client can stop a broker with one.
 """
@@ -22,7 +22,7 @@ class PatternError(ValueError):
 @lru_cache(maxsize=1024)
 def compile_pattern(pattern: str) -> Any:
     """Return a compiled regular expression. Raise `PatternError` if the text is none, or too long."""
-    import re2  # noqa: PLC0415 (only members with a regular expression need it)
+    import re2  # noqa: PLC0415 (only requests with a regular expression need it)
 
     if len(pattern) > LENGTH_MAX:
         raise PatternError(f"a regular expression has at most {LENGTH_MAX} characters, not {len(pattern)}")

@@ -7,6 +7,7 @@ from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.producer_state import Producer
+from dafka.broker.core.patterns import PatternError, compile_pattern
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
 from dafka.kafka.apis.shared.authorization import (
@@ -211,13 +212,13 @@ async def _describe(context: RequestContext, name: str) -> TransactionState:
 )
 async def list_transactions(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """Answer with the transactional ids that match the filters."""
-    if request.transactional_id_pattern:  # a client's pattern could block this process
-        error = ErrorCode.INVALID_REGULAR_EXPRESSION
-        return ListTransactionsResponse(error_code=error, unknown_state_filters=[], transaction_states=[])
     try:
+        pattern = compile_pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         found = await context.broker.transactions.list_transactions()
-    except CoordinatorError as error:
-        return ListTransactionsResponse(error_code=error.error_code, unknown_state_filters=[], transaction_states=[])
+    except (PatternError, CoordinatorError) as error:
+        refused = ErrorCode.INVALID_REGULAR_EXPRESSION
+        code = refused if isinstance(error, PatternError) else error.error_code
+        return ListTransactionsResponse(error_code=code, unknown_state_filters=[], transaction_states=[])
     time_ms = steady_now_ms()
     known = {phase.value for phase in TransactionPhase}
     states = [
@@ -228,6 +229,7 @@ async def list_transactions(context: RequestContext, request: ListTransactionsRe
         if (not request.state_filters or each.phase.value in request.state_filters)
         and (not request.producer_id_filters or each.producer_id in request.producer_id_filters)
         and (request.duration_filter < 0 or 0 <= each.started_at_ms <= time_ms - request.duration_filter)
+        and (pattern is None or pattern.fullmatch(each.transactional_id) is not None)
     ]
     return ListTransactionsResponse(
         error_code=ErrorCode.NONE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple, cast
@@ -275,9 +276,11 @@ async def test_transactions_are_listed_that_match_every_filter(monkeypatch: pyte
         for phase, producer, start in product(phases, (70, 71), (-1, 0, 90, 91, 100))
     ]
     states: list[list[str]] = [[], ["Ongoing"], ["Ongoing", "Never"], ["Empty"]]
-    for wanted, producers, duration_ms in product(states, ([], [71], [71, 72]), (-1, 0, 10, 100, 101)):
+    for wanted, producers, duration_ms, pattern in product(
+        states, ([], [71], [71, 72]), (-1, 0, 10, 100, 101), (None, "", "Ong.* 9[0-9]", "70")
+    ):
         values = {"state_filters": wanted, "producer_id_filters": producers, "duration_filter": duration_ms}
-        asked, found = await ask(ApiKey.LIST_TRANSACTIONS, 1, values, known)
+        asked, found = await ask(ApiKey.LIST_TRANSACTIONS, 2, {**values, "transactional_id_pattern": pattern}, known)
         assert (asked, found["unknown_state_filters"]) == (
             ["list_transactions"],
             [each for each in wanted if each == "Never"],
@@ -290,9 +293,10 @@ async def test_transactions_are_listed_that_match_every_filter(monkeypatch: pyte
                 if (not wanted or each.phase.value in wanted)
                 and (not producers or each.producer_id in producers)
                 and (duration_ms < 0 or (each.started_at_ms >= 0 and 100 - each.started_at_ms >= duration_ms))
+                and (not pattern or re.fullmatch(pattern, each.transactional_id))
             ),
         )
-    values = {**EVERY_TRANSACTION, "transactional_id_pattern": ".*"}
+    values = {**EVERY_TRANSACTION, "transactional_id_pattern": "("}
     asked, found = await ask(ApiKey.LIST_TRANSACTIONS, 2, values, known)
     assert (asked, found["error_code"], found["transaction_states"]) == ([], ErrorCode.INVALID_REGULAR_EXPRESSION, [])
 

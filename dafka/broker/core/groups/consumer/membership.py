@@ -25,7 +25,6 @@ from dafka.broker.core.groups.consumer.members import (
     MemberState,
     Subscription,
 )
-from dafka.broker.core.groups.consumer.patterns import PatternError, compile_pattern, find_matching
 from dafka.broker.core.groups.consumer.rebalancing import ConsumerRebalancer
 from dafka.broker.core.groups.consumer.records import (
     StoredMember,
@@ -42,6 +41,7 @@ from dafka.broker.core.groups.consumer.results import (
 )
 from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.patterns import PatternError, compile_pattern, find_matching
 
 
 class ConsumerMembership:

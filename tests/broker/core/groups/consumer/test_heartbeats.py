@@ -9,8 +9,8 @@ import pytest
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.consumer.group import ConsumerGroupState
 from dafka.broker.core.groups.consumer.members import LEAVING_EPOCH, NOTHING, PAUSING_EPOCH, MemberState
-from dafka.broker.core.groups.consumer.patterns import LENGTH_MAX
 from dafka.broker.core.groups.results import CommitRequest, OffsetToCommit
+from dafka.broker.core.patterns import LENGTH_MAX
 from dafka.broker.core.topic_partition import TopicPartition
 from tests.broker.core.groups.consumer.world import GROUP, REBALANCE_MS, SESSION_MS, World
 
