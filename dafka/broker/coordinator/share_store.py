@@ -37,10 +37,14 @@ class LoadShareState(Message):
 
 @attrs.frozen
 class WriteShareState(Message):
-    """Asks the coordinator to store the state of a share partition."""
+    """Asks the coordinator to store the state of a share partition.
+
+    A request that outlives the epoch of its coordinator is refused: later states can have been written meanwhile.
+    """
 
     KIND = "write-share-state"
     request: int
+    coordinator_epoch: int
     key: SharePartitionKey
     state: ShareState
 
@@ -81,7 +85,9 @@ class ShareStore:
 
     async def write(self, key: SharePartitionKey, state: ShareState) -> ErrorCode:
         """Store the state of a share partition; see `ShareStates.write`."""
-        answer = await self._ask(WriteShareState(self._answers.next_number(), key, state))
+        log = self._coordinators.log_of(key.group_id)
+        epoch = -1 if log is None else log.leadership.epoch
+        answer = await self._ask(WriteShareState(self._answers.next_number(), epoch, key, state))
         return answer.error_code
 
     async def _ask(self, message: _Ask) -> ShareStateAnswer:
@@ -122,5 +128,7 @@ def _carry_out(shard: CoordinatorShard, message: _Ask) -> tuple[list[Action], Sh
     if isinstance(message, LoadShareState):
         actions, loaded = shares.load_state(message.key, message.leader_epoch)
         return actions, ShareStateAnswer(message.request, loaded.error_code, loaded.state)
+    if message.coordinator_epoch != shard.epoch:
+        return [], ShareStateAnswer(message.request, ErrorCode.NOT_COORDINATOR, NO_STATE)
     actions, error = shares.write_state(message.key, message.state)
     return actions, ShareStateAnswer(message.request, error, NO_STATE)

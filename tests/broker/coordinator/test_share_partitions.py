@@ -16,7 +16,7 @@ from dafka.broker.coordinator import share_partitions, share_reads
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.coordinator.share_partitions import LedSharePartition
 from dafka.broker.coordinator.share_reads import ShareRead
-from dafka.broker.coordinator.share_store import ShareStore
+from dafka.broker.coordinator.share_store import ShareStateAnswer, ShareStore, WriteShareState
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.members import ShareHeartbeatRequest
@@ -29,6 +29,7 @@ from dafka.broker.core.groups.share.share_partition import (
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.commands import AlterGroupSettings
 from dafka.broker.core.metadata.log_replicas import LogKey
+from dafka.broker.interbroker.messenger import Message
 from dafka.broker.log.durable_waits import DURABLE_S
 from dafka.errors import NotLeaderError, StorageError
 from tests.broker.coordinator.brokers import Brokers
@@ -137,6 +138,44 @@ async def test_an_acknowledgement_waits_until_the_coordinator_has_committed_it(
                 assert held
             put(held)
             assert not await broker.shares.wait_written([served])
+
+
+async def test_a_write_that_arrives_after_its_coordinator_has_changed_overwrites_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_orders() as brokers:
+        broker, log = led_log(brokers)
+        group = await named(brokers, broker, is_here=False)
+        await join(brokers, group)
+        await load(brokers, group)
+        assert await append(broker, log, b"x", b"y")
+        send, sent = broker.node.messenger.send, list[WriteShareState]()
+
+        def note(address: str, message: Message) -> None:
+            sent.extend([message] if isinstance(message, WriteShareState) else ())
+            send(address, message)
+
+        monkeypatch.setattr(broker.node.messenger, "send", note)
+        for offset in range(2):
+            _, served = await load(brokers, group)
+            said = [Acknowledgement(offset, offset + 1, AcknowledgeType.ACCEPT)]
+            assert (await broker.share_reader.read(served, attrs.evolve(READ, records_max=1), 2**20)).ranges
+            assert broker.shares.acknowledge(served, "m", said) is ErrorCode.NONE
+            assert not await broker.shares.wait_written([served])
+            if not offset:
+                late = sent[-1]
+                await brokers.stop(brokers.coordinator_of(group))
+                await brokers.wait_committed()
+        coordinator = brokers.coordinator_of(group)
+        other = next(each for each in brokers.running.values() if each is not coordinator)
+        put, take = trio.open_memory_channel[ShareStateAnswer](1)
+        other.node.messenger.on(ShareStateAnswer, lambda _, answer: put.send_nowait(answer))
+        other.node.messenger.send(coordinator.node.address, late)
+        answer = await take.receive()
+        states = await coordinator.groups.share_states(group)
+        assert states is not None
+        assert [each.start_offset for each in states.values()] == [2]
+        assert answer.error_code is ErrorCode.NOT_COORDINATOR
 
 
 async def test_acknowledgements_are_waited_for_together(
