@@ -25,6 +25,7 @@ from dafka.broker.coordinator.coordinators import Coordinators
 from dafka.broker.coordinator.dead_letter_appends import DeadLetterAppends
 from dafka.broker.coordinator.dead_letters import DeadLetterQueue
 from dafka.broker.coordinator.groups import GroupCoordinators
+from dafka.broker.coordinator.led_share_partition import ShareLoader
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.coordinator.replaced_states import ReplacedStates
 from dafka.broker.coordinator.share_partitions import SharePartitions
@@ -146,13 +147,21 @@ class Broker:
         )
         self._letter_appends = DeadLetterAppends(node.log_table, self.appender, node.storage.waits, messenger)
         self._default_share_settings = read_settings(lambda name: read_setting({}, name, config))
+        store = ShareStore(self._coordinators, messenger)
         self.shares = SharePartitions(
-            node.tables,
-            ShareStore(self._coordinators, messenger),
+            store,
+            ShareLoader(
+                node.tables,
+                store,
+                node.leases,
+                node.watchers,
+                node.reader,
+                node.leases.time_ms,
+                self._share_settings_of,
+            ),
             node.leases,
             node.watchers,
             node.storage.waits,
-            node.reader,
             DeadLetterQueue(
                 node.log_table,
                 node.reader,
@@ -163,7 +172,6 @@ class Broker:
                 config.kafka,
                 node.leases.time_ms,
             ),
-            node.leases.time_ms,
             self._share_settings_of,
         )
         self._replaced_states = ReplacedStates(node.tables, self.shares, messenger)

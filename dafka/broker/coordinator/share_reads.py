@@ -9,7 +9,8 @@ import attrs
 import trio
 
 from dafka.batches import read_header
-from dafka.broker.coordinator.share_partitions import LedSharePartition, SharePartitions
+from dafka.broker.coordinator.led_share_partition import LedSharePartition
+from dafka.broker.coordinator.share_partitions import SharePartitions
 from dafka.broker.core.groups.share.share_partition import AcquiredRange, FetchedBatch
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset

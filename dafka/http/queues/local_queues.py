@@ -10,7 +10,7 @@ import trio
 from dafka.batches import read_header
 from dafka.broker.broker import Broker
 from dafka.broker.connections.memory import MemoryPool
-from dafka.broker.coordinator.share_partitions import LedSharePartition
+from dafka.broker.coordinator.led_share_partition import LedSharePartition
 from dafka.broker.coordinator.share_reads import AcquiredRecords, ShareRead
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType, AcquiredRange, add_range

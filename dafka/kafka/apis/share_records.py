@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from dafka.broker.access.permissions import Permissions
-from dafka.broker.coordinator.share_partitions import LedSharePartition
+from dafka.broker.coordinator.led_share_partition import LedSharePartition
 from dafka.broker.coordinator.share_reads import AcquiredRecords, ShareRead
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log

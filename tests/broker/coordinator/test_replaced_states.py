@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from dafka.broker.broker import Broker
 from dafka.broker.coordinator.groups import GroupCoordinators
-from dafka.broker.coordinator.share_partitions import LedSharePartition
+from dafka.broker.coordinator.led_share_partition import LedSharePartition
 from dafka.broker.coordinator.share_store import ANSWER_S
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType

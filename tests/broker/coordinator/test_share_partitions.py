@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from dafka.broker.broker import Broker
 from dafka.broker.coordinator import share_partitions, share_reads
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
-from dafka.broker.coordinator.share_partitions import LedSharePartition
+from dafka.broker.coordinator.led_share_partition import LedSharePartition
 from dafka.broker.coordinator.share_reads import ShareRead
 from dafka.broker.coordinator.share_store import ShareStateAnswer, ShareStore, WriteShareState
 from dafka.broker.core.coordination.state_records import StateRecord

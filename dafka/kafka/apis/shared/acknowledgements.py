@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dafka.broker.coordinator.share_partitions import LedSharePartition
+from dafka.broker.coordinator.led_share_partition import LedSharePartition
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType
 from dafka.broker.core.log.log import Log
