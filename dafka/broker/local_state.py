@@ -31,6 +31,7 @@ class LocalStatePartition:
     is_large: bool = False  # its values are so large that it is rewritten as soon as half of its records are obsolete
     values: dict[bytes, bytes] = attrs.field(init=False, factory=dict)
     end_sequence: int = attrs.field(init=False, default=0)
+    loaded_end: int = attrs.field(init=False, default=0)
     _waiting: list[tuple[bytes, bytes | None]] = attrs.field(init=False, factory=list)
     _writing: list[tuple[bytes, bytes | None]] = attrs.field(init=False, factory=list)
     _earliest: int = attrs.field(init=False, default=0)
@@ -46,7 +47,8 @@ class LocalStatePartition:
         info = await storage.find_partition(self.partition)
         if info is None:
             return
-        self._earliest, self.end_sequence = info.earliest_sequence, info.end_sequence
+        self._earliest, self.loaded_end = info.earliest_sequence, info.end_sequence
+        self.end_sequence = self.loaded_end
         async for batch in read_range(storage, self.partition, self._earliest, self.end_sequence):
             for key, value in zip(batch.keys or (), batch.values, strict=True):
                 self._apply(key or b"", value)
@@ -115,6 +117,12 @@ class LocalState:
         """Return the sequence after the last durable record of a state partition; 0 for other partitions."""
         state = self._partitions.get(partition.topic)
         return 0 if state is None or state.partition != partition else state.end_sequence
+
+    async def written_since_load(self, storage: Storage) -> list[Partition]:
+        """Return the partitions that have got records since they were loaded. Raises `StorageError`."""
+        found = {each.partition: await storage.find_partition(each.partition) for each in self._partitions.values()}
+        loaded = {each.partition: each.loaded_end for each in self._partitions.values()}
+        return [each for each, info in found.items() if info is not None and info.end_sequence > loaded[each]]
 
     def put(self, topic: str, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Change values; None removes a key."""

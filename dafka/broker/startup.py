@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -18,8 +18,11 @@ from dafka.broker.core.metadata.features import SUPPORTED, FeatureSupport
 from dafka.broker.core.metadata.snapshots import SNAPSHOTS_TOPIC
 from dafka.broker.core.metadata.store_record import (
     CLUSTER_TOPIC,
+    COUNTERS_KEY,
     STORE_KEY,
+    decode_counters,
     decode_store_record,
+    encode_counters,
     encode_store_record,
 )
 from dafka.broker.core.node_machine import BrokerMachine
@@ -234,24 +237,27 @@ async def run_broker(
         )
     has_started, lost = False, next((str(each) for each in storage.repairs if each.is_lost), "")
     while True:
+        state = LocalState()
         try:
             with unwrap_group():
                 async with trio.open_nursery() as nursery:
-                    node = await nursery.start(_run_node, config, storage, connect, support, lost)
+                    node = await nursery.start(_run_node, config, storage, state, connect, support, lost)
                     has_started = True
                     task_status.started(node)
             return
         except OutdatedStoreError as error:
-            store_id, lost = await _give_up_store_id(storage), ""
+            store_id, lost = await _give_up_store_id(storage, await state.written_since_load(storage)), ""
             if has_started:
                 raise
             _LOGGER.warning("%s; this broker goes on as the store %s, and keeps the records", error, store_id)
 
 
-async def _give_up_store_id(storage: Storage) -> str:
+async def _give_up_store_id(storage: Storage, written: Collection[Partition]) -> str:
     """Give a store another id, durably, and return it. The partitions of its former id become those of another broker.
 
-    It takes the place of the last id under which the cluster knows it. Raise `StorageError` if the storage fails.
+    It takes the place of the last id under which the cluster knows it. Another broker may run with the former id, and
+    write other records than this one has `written` in the partitions of its state, and count other writes. So these
+    are dropped, and the records are fetched from the others. Raise `StorageError` if the storage fails.
     """
     state, cluster = LocalState(), ClusterState()
     await state.load(storage, Partition(CLUSTER_TOPIC, storage.identity))
@@ -261,8 +267,11 @@ async def _give_up_store_id(storage: Storage) -> str:
     former = record.store_id or storage.identity
     replaced = former if former in cluster.brokers else record.replaces or former
     changed = attrs.evolve(record, store_id=new_address(), replaces=replaced, starts=(), pending_recovery=0)
-    await delete_partitions(storage, [Partition(CHECKPOINTS_TOPIC, former)])
-    state.put(CLUSTER_TOPIC, [(STORE_KEY, encode_store_record(changed))])
+    diverged = [each for each in written if each.topic in _STATE_TOPICS]
+    await delete_partitions(storage, [Partition(CHECKPOINTS_TOPIC, former), *diverged])
+    counters = decode_counters(stored.get(COUNTERS_KEY, b"{}"))
+    kept = {store_id: each for store_id, each in counters.items() if store_id != former}
+    state.put(CLUSTER_TOPIC, [(STORE_KEY, encode_store_record(changed)), (COUNTERS_KEY, encode_counters(kept))])
     await storage.append(state.begin_write(steady_now_ms()))
     await storage.flush()
     return changed.store_id
@@ -271,13 +280,13 @@ async def _give_up_store_id(storage: Storage) -> str:
 async def _run_node(
     config: Config,
     storage: Storage,
+    state: LocalState,
     connect: Callable[[str], AbstractAsyncContextManager[NodeSockets]],
     support: FeatureSupport,
     lost: str,
     *,
     task_status: trio.TaskStatus[BrokerNode],
 ) -> None:
-    state = LocalState()
     await state.load(storage, Partition(CLUSTER_TOPIC, storage.identity))
     await state.load(storage, Partition(SNAPSHOTS_TOPIC, storage.identity), are_large=True)
     stored_record = state.values(CLUSTER_TOPIC).get(STORE_KEY)

@@ -22,7 +22,6 @@ from dafka.broker.core.metadata.store_check import (
     StoreClaim,
     StoreProblem,
     add_start,
-    find_problem,
 )
 from dafka.broker.core.metadata.store_record import (
     CLUSTER_TOPIC,
@@ -167,7 +166,8 @@ class StoreIdentity(CommitStage):
         begun = trio.current_time()
 
         def is_passed() -> bool:
-            return self._check.is_passed(brokers, self._heard(), trio.current_time() - begun)
+            now = trio.current_time()
+            return self._check.is_passed(brokers, self._heard(), now - begun, now)
 
         while not is_passed():
             claim = self.claim
@@ -241,17 +241,14 @@ class StoreIdentity(CommitStage):
             if broker == own:  # the disk of one of the two is a clone, and the cluster accepts only one of them
                 continue
             self._heard_at[broker] = now
-            memory = self._known.recall(broker, found.claim, self._control_end(broker), now)
-            problem = find_problem(found.claim, memory)
-            is_checked = found.kind is RoundKind.CHECKED
-            if problem is None and not (is_checked and memory.running):
-                self._known.record(broker, found.claim, now)
-            if problem is not None and (start := (broker, found.claim.start)) not in self._suspected:
+            is_check, end = found.kind is RoundKind.CHECKED, self._control_end(broker)
+            verdict = self._known.judge(broker, found.claim, end, now, is_check=is_check)
+            if verdict.problem is not None and (start := (broker, found.claim.start)) not in self._suspected:
                 self._suspected.add(start)
-                _LOGGER.warning("the store of the broker %s is an older copy or a clone: %s", broker, problem)
-            if is_checked or problem is not None:
+                _LOGGER.warning("the store of the broker %s is an older copy or a clone: %s", broker, verdict.problem)
+            if is_check or not verdict.is_admitted:
                 ends = [tell_end(each, own, end) for each, end in self._ends_of(broker)]
-                self._mesh.publish([*ends, answer_check(broker, own, CheckAnswer(found.claim.start, memory))])
+                self._mesh.publish([*ends, answer_check(broker, own, CheckAnswer(found.claim.start, verdict.memory))])
             elif self._is_checked:
                 admitted[broker] = found
         return admitted

@@ -11,9 +11,11 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.cluster_status import explain_leaderless
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
 from dafka.broker.core.metadata.store_check import FORMER_RUNS_S
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.replication import local_log
+from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.metadata import controller as controllers
 from dafka.broker.metadata.recovery import check_survivor, read_metadata, recover
 from dafka.errors import RefusedChangeError
@@ -132,6 +134,31 @@ async def test_of_two_copies_of_a_store_the_second_one_to_start_becomes_another(
         assert numbers == {0, 1, 2, 3}
         assert cluster.in_sync() == cluster.replicas() == "ABC"
         await check_all_have(cluster, b"a")
+
+
+@pytest.mark.parametrize("hears", [False, True])
+async def test_a_clone_that_nobody_has_heard_never_displaces_the_store(
+    autojump_clock: MockClock, *, hears: bool
+) -> None:
+    """It has written under the id of the other one, which has written less."""
+    async with open_virtual_cluster("ABC", "ABC", **SETTINGS) as cluster:
+        await cluster.append(cluster.leader(), b"a")
+        cluster.disks["D"] = cluster.disks["C"].copy()
+        cluster.cut("D", "ABC", is_one_way=hears)
+        cluster.nursery.start_soon(partial(cluster.start, "D", are_cut=True, **SETTINGS))
+        await trio.sleep(20)
+        assert (cluster.sockets["D"].address == "C" * 32) != hears
+        cluster.heal()
+        await wait_for(lambda: "D" in cluster.sockets and cluster.sockets["D"].address != "C" * 32)
+        await wait_for(lambda: "D" in cluster.brokers and cluster.brokers["D"].joining.has_joined.is_set())
+        await trio.sleep(10)
+        assert address(cluster, "C") == "C" * 32
+        assert sorted(each.brokers.own.number for each in cluster.brokers.values()) == [0, 1, 2, 3]
+        await check_all_have(cluster, b"a")
+        for topic in (BRANCHES_TOPIC, BROKERS_TOPIC):
+            partition = Partition(topic, "C" * 32)
+            assert await cluster.stored("C", partition)
+            assert await cluster.stored("D", partition) == await cluster.stored("C", partition)
 
 
 async def test_a_clone_never_takes_the_place_of_a_store_that_is_cut_off_when_it_registers(

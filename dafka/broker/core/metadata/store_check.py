@@ -93,13 +93,32 @@ class StoreMemory:
     counter: int = 0
     control_end: int = 0
 
+    def hears_other(self, claim: StoreClaim) -> bool:
+        """Return whether another start is heard beside one that the cluster has not accepted."""
+        return bool(self.running) and self.accepted != claim.start
+
+
+@attrs.frozen
+class StoreVerdict:
+    """What a broker finds about what another one tells of its store.
+
+    Attributes:
+        memory: What it remembers of the store.
+        problem: How the store has forgotten something; None if it has not.
+        is_admitted: Whether the broker may take part with this store.
+    """
+
+    memory: StoreMemory
+    problem: StoreProblem | None
+    is_admitted: bool
+
 
 def find_problem(claim: StoreClaim, memory: StoreMemory) -> StoreProblem | None:
     """Return how what a broker remembers shows that a store has forgotten something; None if it does not."""
     is_later = memory.applied > claim.applied  # otherwise the store knows of later accepted starts itself
     if is_later and memory.accepted not in {"", *claim.starts}:
         return StoreProblem.START
-    if memory.running not in {"", *claim.starts} and memory.accepted != claim.start:
+    if memory.hears_other(claim) and memory.running not in claim.starts:
         return StoreProblem.TWIN
     if claim.counter_at_start < memory.counter:
         return StoreProblem.COUNTER
@@ -133,6 +152,19 @@ class KnownStores:
         start, counter = self.counters.get(store_id, ("", 0))
         counter = 0 if start == claim.start else counter
         return StoreMemory(accepted, self._state.applied, next(iter(running), ""), counter, control_end)
+
+    def judge(self, store_id: str, claim: StoreClaim, control_end: int, now: float, *, is_check: bool) -> StoreVerdict:
+        """Return what this broker finds about what another one tells of its store, and record that if it is right.
+
+        Of two starts that are heard, the one that the cluster has not accepted is not recorded: it may be of a clone,
+        whose writes say nothing about those of the store. See `recall`.
+        """
+        memory = self.recall(store_id, claim, control_end, now)
+        problem = find_problem(claim, memory)
+        is_admitted = problem is None and not memory.hears_other(claim)
+        if is_admitted and not (is_check and memory.running):
+            self.record(store_id, claim, now)
+        return StoreVerdict(memory, problem, is_admitted)
 
     def record(self, store_id: str, claim: StoreClaim, now: float) -> None:
         """Record what a broker tells of its store, if it has forgotten nothing."""
@@ -170,6 +202,7 @@ class StoreCheck:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self._certain_s = max(2 * timeout_s, FORMER_RUNS_S)
         self._suspected: StoreProblem | None = None
         self._answered: set[str] = set()
         self._sightings: dict[str, _Sightings] = {}
@@ -183,7 +216,7 @@ class StoreCheck:
         problem = find_problem(claim, memory)
         if problem is not None:
             self.suspect(problem)
-        if memory.running and memory.accepted != claim.start:
+        if memory.hears_other(claim):
             self._sight_other(broker, now)
         else:
             self._answered.add(broker)
@@ -210,25 +243,28 @@ class StoreCheck:
         Another start of it runs if the signs go on for twice the timeout, and for `FORMER_RUNS_S`: they can have been
         on their way for long. It has ended if there was none for as long.
         """
-        certain_s, sightings = max(2 * self._timeout_s, FORMER_RUNS_S), self._sightings.values()
-        if any(each.count >= SIGHTINGS_MIN and each.latest - each.first >= certain_s for each in sightings):
+        seen = self._sightings.values()
+        if any(each.count >= SIGHTINGS_MIN and each.latest - each.first >= self._certain_s for each in seen):
             return StoreProblem.TWIN
-        if any(now - each.latest <= certain_s for each in sightings):
+        if self._may_run_twice(now):
             return None
         return StoreProblem.START if self._suspected is StoreProblem.TWIN else self._suspected
+
+    def _may_run_twice(self, now: float) -> bool:
+        return any(now - each.latest <= self._certain_s for each in self._sightings.values())
 
     def unchecked_by(self, others: Collection[str]) -> frozenset[str]:
         """Return the brokers that have not answered."""
         return frozenset(others) - self._answered
 
-    def is_passed(self, others: Collection[str], heard: Collection[str], waited_s: float) -> bool:
+    def is_passed(self, others: Collection[str], heard: Collection[str], waited_s: float, now: float) -> bool:
         """Return whether enough of the other brokers have answered, which were asked some seconds ago, without problem.
 
         At first, all must answer. After `SETTLE_S`, only the heard ones must. After `ANSWER_S` or three times the
-        timeout, none must: the others do not hear this broker.
+        timeout, none must: the others do not hear this broker. While another start may run, the check is not passed.
         """
         missing = self.unchecked_by(others)
-        if self._suspected is not None:
+        if self._suspected is not None or self._may_run_twice(now):
             return False
         return waited_s >= max(ANSWER_S, 3 * self._timeout_s) or not (
             missing if waited_s < SETTLE_S else missing.intersection(heard)

@@ -15,7 +15,6 @@ from dafka.broker.core.metadata.store_check import (
     StoreMemory,
     StoreProblem,
     add_start,
-    find_problem,
 )
 from dafka.broker.core.metadata.store_record import SentCounter
 from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch
@@ -95,7 +94,7 @@ class CheckedBroker(Broker):
         heard = [each for each, at in self.heard_at.items() if self.world.now - at < ALIVE_S]
         if self.check.find_problem(self.world.now) is not None:
             self.give_up(kept_log)
-        elif self.check.is_passed(others, heard, self.world.now - begun):
+        elif self.check.is_passed(others, heard, self.world.now - begun, self.world.now):
             self.is_up, self.is_checked = False, True
             super().start(kept_log)
             self.known = KnownStores(self.state, ALIVE_S)
@@ -142,14 +141,12 @@ class CheckedBroker(Broker):
     def _admit(self, other: CheckedBroker, claim: StoreClaim, *, is_check: bool) -> bool:
         """Return whether another store has forgotten nothing, and tell its broker if it asks, or if it has."""
         self.heard_at[other.name] = self.world.now
-        memory = self.known.recall(other.name, claim, len(self.control.get(other.name, ())), self.world.now)
-        problem = find_problem(claim, memory)
-        if problem is None and not (is_check and memory.running):
-            self.known.record(other.name, claim, self.world.now)
-        if is_check or problem is not None:
-            answered = partial(other.answered, self.name, claim.start, memory, self._ends_of(other.name))
+        control_end = len(self.control.get(other.name, ()))
+        found = self.known.judge(other.name, claim, control_end, self.world.now, is_check=is_check)
+        if is_check or not found.is_admitted:
+            answered = partial(other.answered, self.name, claim.start, found.memory, self._ends_of(other.name))
             self.world.send(self, other, answered)
-        return problem is None
+        return found.is_admitted
 
     def _ends_of(self, name: str) -> Ends:
         starts = [each for made in self.control.values() for each in made if isinstance(each, EpochStart)]

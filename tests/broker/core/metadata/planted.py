@@ -97,7 +97,7 @@ def store_state_late(_: object) -> Callable[[TopicBroker], None]:
 
 
 BUGS: dict[str, Bug] = {
-    "a broker applies commands that are not committed": Bug(10, TopicBroker, "apply", observe_the_end),
+    "a broker applies commands that are not committed": Bug(92, TopicBroker, "apply", observe_the_end),
     "a log begins with its present replicas": Bug(0, TopicBroker, "first_replicas", begin_with_present_replicas),
     "a change counts as made when its leader begins it": Bug(
         68, LogReplicas, "order",

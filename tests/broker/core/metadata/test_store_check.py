@@ -14,6 +14,7 @@ from dafka.broker.core.metadata.commands import Order, RegisterBroker
 from dafka.broker.core.metadata.outcome import DONE
 from dafka.broker.core.metadata.store_check import (
     ANSWER_S,
+    FORMER_RUNS_S,
     SETTLE_S,
     STARTS_MAX,
     KnownStores,
@@ -166,7 +167,7 @@ def test_the_check_waits_for_all_then_for_those_that_are_heard(
     check, claim = StoreCheck(TIMEOUT_S), StoreClaim(("s",))
     for each in answered:
         check.answered(each, claim, StoreMemory(), 0.0)
-    passed = [each for each in (0.0, SETTLE_S, ANSWER_S) if check.is_passed("ab", heard, each)]
+    passed = [each for each in (0.0, SETTLE_S, ANSWER_S) if check.is_passed("ab", heard, each, each)]
     assert passed[0] == passes_after_s
 
 
@@ -184,7 +185,8 @@ def test_a_former_start_may_have_ended_a_moment_ago_and_later_it_is_a_twin(
     for at in (*(0.5 for _ in range(50)), 1.0, 1.5, 3.0, 3.0, 3.0, 5.5):
         report(check, at)
         assert check.find_problem(at) is None
-    assert not check.is_passed("a", "a", 0.5)
+        assert not any(check.is_passed("a", "a", waited_s, at + FORMER_RUNS_S) for waited_s in (0.5, 10 * ANSWER_S))
+        assert check.is_passed("a", "a", ANSWER_S, at + FORMER_RUNS_S + 0.1)
     for at in range(10):
         report(check, 6.0 + 0.25 * at)
         assert check.find_problem(6.0 + 0.25 * at) is None
@@ -207,7 +209,7 @@ def test_a_store_with_a_problem_is_a_clone_if_another_start_runs_and_else_an_old
     clone.answered("a", claim, memory, 3.0)
     assert clone.find_problem(3.0) is StoreProblem.TWIN
     for check in (older, clone):
-        assert not check.is_passed("a", "a", 10 * ANSWER_S), "it must not serve with this id"
+        assert not check.is_passed("a", "a", 10 * ANSWER_S, 10 * ANSWER_S), "it must not serve with this id"
     unheard = StoreCheck(TIMEOUT_S)
     unheard.answered("a", claim, memory, 0.0)
     assert [unheard.find_problem(at) for at in (0.0, 3.0, 3.1)] == [None, None, expected]
