@@ -82,7 +82,8 @@ NOTES = {
     ApiKey.UPDATE_FEATURES: "`metadata.version` is raised, and never lowered",
     ApiKey.UNREGISTER_BROKER: "a broker that is lost for good; refused while it is alive, or a log has no quorum "
     "without it",
-    ApiKey.DESCRIBE_LOG_DIRS: "the storage, with the logs that the broker keeps; sizes without compression",
+    ApiKey.DESCRIBE_LOG_DIRS: "the storage, with the size of its disk and the logs that the broker keeps; their sizes "
+    "are without compression",
     ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, where users are configured, and OAUTHBEARER, where "
     "the keys of an issuer are",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "groups with `group.protocol=consumer` (KIP-848): the assignors `uniform` and "

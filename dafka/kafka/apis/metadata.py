@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+import trio
+
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
@@ -55,6 +57,7 @@ from dafka.kafka.protocol.messages.topics import (
 )
 from dafka.kafka.protocol.tables import NIL
 from dafka.kafka.server.cluster_view import ClusterView
+from dafka.storage.disk_space import measure_disk
 
 _SHOW_TOPICS = show_only("topics", lambda user, topic: user.may_see(topic.name or ""))
 
@@ -277,7 +280,7 @@ def _unknown_page(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 @handles(DescribeLogDirsRequest, require_cluster(Operation.DESCRIBE, DescribeLogDirsResponse))
 async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Answer with the sizes of the logs that this broker stores."""
+    """Answer with the sizes of the logs that this broker stores, and of the disk that they are on, if they are."""
     node, cluster = context.broker.node, context.view_cluster()
     asked = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
     error, topics = ErrorCode.NONE, list[DescribeLogDirsTopic]()
@@ -294,5 +297,9 @@ async def describe_log_dirs(context: RequestContext, request: DescribeLogDirsReq
             topics.append(DescribeLogDirsTopic(name=name, partitions=parts))
     except StorageError:
         error, topics = ErrorCode.KAFKA_STORAGE_ERROR, []
-    result = DescribeLogDirsResult(error_code=error, log_dir=context.broker.config.store.storage, topics=topics)
+    url = context.broker.config.store.storage
+    result = DescribeLogDirsResult(error_code=error, log_dir=url, topics=topics)
+    disk = await trio.to_thread.run_sync(measure_disk, url)
+    if disk is not None:
+        result.total_bytes, result.usable_bytes = disk
     return DescribeLogDirsResponse(results=[result])

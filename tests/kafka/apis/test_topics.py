@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -404,6 +406,18 @@ async def test_sizes_are_those_of_logs_that_the_broker_keeps(cluster: FakeCluste
         assert {
             name: [(each["partition_index"], each["partition_size"]) for each in parts] for name, parts in found.items()
         } == expected
+
+
+@pytest.mark.parametrize("storage", ["memory:", "filelog:{}/log", "sqlite:{}/store.db"])
+def test_the_size_of_a_storage_is_that_of_its_disk(storage: str, tmp_path: Path) -> None:
+    url = storage.format(tmp_path)
+    with open_door(storage=url) as door, door.connect() as client:
+        for version in (3, 4, 5):
+            (found,) = client.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)["results"]
+            is_known = version >= 4 and url != "memory:"
+            total = shutil.disk_usage(tmp_path).total if is_known else -1
+            assert (found["log_dir"], found["total_bytes"]) == (url, total)
+            assert 0 <= found["usable_bytes"] <= total if is_known else found["usable_bytes"] == -1
 
 
 def test_metadata_names_what_does_not_exist_and_creates_nothing(door: Door, client: Client) -> None:
