@@ -15,6 +15,7 @@ from dafka.broker.core.groups.share.share_partition import AcquiredRange, Fetche
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.positions import Offset
 from dafka.broker.log.reader import LogReader, split_committed
+from dafka.errors import StorageCorruptError
 from dafka.steady_clock import steady_now_ms
 
 
@@ -28,6 +29,10 @@ class AcquiredRecords(NamedTuple):
     def record_count(self) -> int:
         """The number of offsets in the ranges."""
         return sum(each.end - each.first for each in self.ranges)
+
+
+READ_BYTES = 2**18
+"""How much of a log is read at a time, in bytes, until a member has as many records as it wants."""
 
 
 @attrs.frozen(kw_only=True)
@@ -45,6 +50,14 @@ class ShareRead:
     range_max: int
     is_exact: bool = False
     may_exceed: bool = True
+
+
+class _Unread(NamedTuple):
+    """Offsets of records to read, up to `end`. Those up to `enough` are as many as a member wants."""
+
+    first: Offset
+    enough: Offset
+    end: Offset
 
 
 @attrs.define(eq=False, slots=False)
@@ -65,8 +78,8 @@ class ShareReader:
         served.is_reading = True
         try:
             # A read can find only transaction markers, removed records or records of others: the next ones follow.
-            while (unread := self.find_next(served)) is not None:
-                found = await self._reader.read(served.log, *unread, bytes_max)
+            while (unread := self._find_wanted(served, wanted)) is not None:
+                found = await self._read(served.log, unread, bytes_max)
                 if found and len(found[0]) > bytes_max and not wanted.may_exceed:
                     return AcquiredRecords()
                 if served.is_current and (acquired := self._acquire(served, wanted, unread, found)).ranges:
@@ -76,6 +89,31 @@ class ShareReader:
         finally:
             served.is_reading = False
             self._partitions.on_read(served)
+
+    def _find_wanted(self, served: LedSharePartition, wanted: ShareRead) -> _Unread | None:
+        """Return what to read for a member; None if there is nothing."""
+        found = self.find_next(served)
+        if found is None or served.partition is None:
+            return None
+        first, end = found
+        enough = Offset(served.partition.find_end(wanted.records_max, end))
+        return _Unread(first, enough, enough if wanted.is_exact else end)
+
+    async def _read(self, log: Log, unread: _Unread, bytes_max: int) -> Sequence[bytes]:
+        """Return the next record batches until there are enough records, up to a size."""
+        found, offset = list[bytes](), unread.first
+        while offset < unread.enough and bytes_max > 0:
+            try:
+                part = await self._reader.read(log, offset, unread.end, min(bytes_max, READ_BYTES))
+            except StorageCorruptError:
+                if not found:
+                    raise
+                break
+            if not part or (found and len(part[0]) > bytes_max):
+                break
+            found += part
+            offset, bytes_max = Offset(read_header(part[-1]).end_offset), bytes_max - sum(map(len, part))
+        return found
 
     def find_next(self, served: LedSharePartition) -> tuple[Offset, Offset] | None:
         """Return the offsets from the next available record up to the end for the group; None if there is none."""
@@ -89,13 +127,13 @@ class ShareReader:
         return None if offset is None or offset >= end else (Offset(offset), end)
 
     def _acquire(
-        self, served: LedSharePartition, wanted: ShareRead, unread: tuple[Offset, Offset], found: Sequence[bytes]
+        self, served: LedSharePartition, wanted: ShareRead, unread: _Unread, found: Sequence[bytes]
     ) -> AcquiredRecords:
         """Acquire what is available of the records that were read."""
         assert served.partition is not None
-        settings, (offset, end) = self._partitions.settings_of(served.key.group_id), unread
+        settings, (offset, _, end) = self._partitions.settings_of(served.key.group_id), unread
         batches = _describe(served.log, offset, found, is_committed=settings.is_committed)
-        if not found:  # all records up to the end were deleted
+        if not found:  # all records up to the end of what was read were deleted
             batches = [FetchedBatch(offset, end, has_records=False)]
         ranges = served.partition.acquire(
             wanted.member_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import attrs
 import pytest
@@ -32,7 +33,7 @@ from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.broker.interbroker.messenger import Message
 from dafka.broker.log.durable_waits import DURABLE_S
 from dafka.errors import NotLeaderError, StorageError
-from tests.broker.coordinator.brokers import Brokers
+from tests.broker.coordinator.brokers import Brokers, open_brokers
 from tests.broker.coordinator.test_several_brokers import NAMES, find_leader, led_log, named, open_orders
 from tests.broker.replication.virtual_cluster import PATIENCE_S, batch, wait_for
 
@@ -113,6 +114,34 @@ async def test_a_group_is_served_wherever_its_coordinator_is(autojump_clock: Moc
             broker, served = await load(brokers, group)
             assert served.partition is not None
             assert served.partition.start_offset == 1
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+async def test_a_member_that_wants_few_records_has_few_read(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_exact: bool
+) -> None:
+    """Of one large batch, or of many small ones, which it gets completely."""
+    count, value = (1, bytes(100)) if is_exact else (100, bytes(2**16))
+    async with open_brokers("A") as brokers:
+        (broker,) = brokers.running.values()
+        await broker.node.admin.create_topic("orders", 1)
+        await join(brokers, GROUPS[0])
+        _, served = await load(brokers, GROUPS[0])
+        for _ in range(count):
+            assert await append(broker, served.log, *[value] * (10_000 if is_exact else 1))
+        read, sizes = broker.node.reader.read, list[int]()
+
+        async def measure(*arguments: Any) -> list[bytes]:
+            found = await read(*arguments)
+            sizes.append(sum(map(len, found)))
+            return found
+
+        monkeypatch.setattr(broker.node.reader, "read", measure)
+        wanted = attrs.evolve(READ, is_exact=is_exact)
+        for number in range(3):
+            (found,) = (await broker.share_reader.read(served, wanted, 2**26)).ranges
+            assert (found.first, found.end) == (number * 3, number * 3 + 3)
+        assert sum(sizes) <= (2000 if is_exact else 3 * share_reads.READ_BYTES)
 
 
 async def test_an_acknowledgement_waits_until_the_coordinator_has_committed_it(

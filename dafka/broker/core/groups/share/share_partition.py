@@ -172,6 +172,15 @@ class SharePartition:
             return self.end_offset
         return available
 
+    def find_end(self, count: int, end_offset: int) -> int:
+        """Return the offset after a number of available records, or the end of the log if there are fewer."""
+        for run in self._runs:
+            if run.state is RecordState.AVAILABLE:
+                if run.end - run.first >= count:
+                    return min(run.first + count, end_offset)
+                count -= run.end - run.first
+        return min(self.end_offset + count, end_offset)
+
     def next_deadline_ms(self) -> int | None:
         """Return when to call `expire`: no lock expires before. It is None if no record is acquired."""
         return self._next_deadline_ms

@@ -119,6 +119,10 @@ class Run:
         states = [each.state for each in self.model.offsets.values()]
         assert self.partition.count_acquired() == states.count(RecordState.ACQUIRED)
         assert self.partition.count_available(END) == states.count(RecordState.AVAILABLE) + max(END - self.model.end, 0)
+        available = [n for n, each in self.model.offsets.items() if each.state is RecordState.AVAILABLE]
+        available += range(self.model.end, END)
+        count = self.draw.randint(1, 20)
+        assert self.partition.find_end(count, END) == min([*available, *[END] * count][count - 1] + 1, END)
         locks = [each.deadline_ms for each in self.model.offsets.values() if each.state is RecordState.ACQUIRED]
         next_ms = self.partition.next_deadline_ms()
         assert not locks or (next_ms is not None and next_ms <= min(locks))
