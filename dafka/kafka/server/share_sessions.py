@@ -57,7 +57,8 @@ class ShareSessions:
     """All share sessions of a broker.
 
     `sessions_max` limits their number, and `logs_max` the logs in all of them together: a request that would exceed a
-    limit gets no session. So no member loses its session to others.
+    limit gets no session. Each session may have its equal part of these logs in any case. So no member loses its
+    session to others.
     """
 
     def __init__(self, sessions_max: int = 2_000, logs_max: int = 200_000) -> None:
@@ -100,7 +101,7 @@ class ShareSessions:
         for log in forgotten:
             session.logs.pop(log, None)
         self._log_count += len(session.logs) - before
-        if self._log_count > self._logs_max:
+        if self._log_count > self._logs_max and len(session.logs) > self._logs_max // self._sessions_max:
             self.end(member)
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED, None
         return ErrorCode.NONE, session
