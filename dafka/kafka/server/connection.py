@@ -31,6 +31,7 @@ from dafka.kafka.protocol.frames import (
     encode_response_parts,
     encode_unsupported,
 )
+from dafka.kafka.protocol.messages.access import DescribeAclsResponse
 from dafka.kafka.protocol.messages.connections import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
@@ -62,6 +63,9 @@ _WAITING = (FetchRequest, ShareFetchRequest, JoinGroupRequest, SyncGroupRequest)
 
 _WITHOUT_USER = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
 """Requests that need no authenticated user."""
+
+_LONG = (DescribeAclsResponse,)
+"""Responses that are encoded in a thread, because they can have very many items."""
 
 _LOGGER = logging.getLogger("dafka.broker")
 
@@ -333,7 +337,10 @@ class Connection:
         self._counters.add_response(header.api_key, response, trio.current_time() - begun)
         if response is None:
             return
-        answer = encode_response_parts(header, response)
+        if isinstance(response, _LONG):
+            answer = await trio.to_thread.run_sync(encode_response_parts, header, response)
+        else:
+            answer = encode_response_parts(header, response)
         if context is not None and isinstance(response, FetchResponse | ShareFetchResponse):
             context.spend(QuotaKey.CONSUMER_BYTE_RATE, sum(map(len, answer)))
         if context is not None and context.throttle_s:

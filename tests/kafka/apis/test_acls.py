@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import threading
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -21,8 +22,10 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.apis.acls import delete_acls, describe_acls
 from dafka.kafka.apis.shared.registry import RequestContext
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.frames import RequestHeader
+from dafka.kafka.protocol.frames import RequestHeader, encode_response_parts
 from dafka.kafka.protocol.messages.access import DeleteAclsRequest, DescribeAclsRequest
+from dafka.kafka.protocol.tables import Response
+from dafka.kafka.protocol.writing import Buffer
 from tests.broker.access.test_acls import draw_acl, draw_filter
 from tests.kafka.apis.door import Client, Door, build, open_door
 from tests.kafka.server.secured import PASSWORD
@@ -219,6 +222,21 @@ def test_many_filters_and_acls_do_not_delay_other_clients(
     )
     assert door.call_async(count_turns, lambda: delete_acls(context, deletion)) >= 20 * 10 - 1
     assert door.call_async(count_turns, lambda: describe_acls(context, description)) >= 10 + 10 - 1
+
+
+def test_descriptions_of_acls_are_encoded_while_other_clients_are_served(
+    door: Door, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = dict[ApiKey, int]()
+
+    def note(header: RequestHeader, response: Response) -> list[Buffer]:
+        threads[header.api_key] = threading.get_ident()
+        return encode_response_parts(header, response)
+
+    monkeypatch.setattr("dafka.kafka.server.connection.encode_response_parts", note)
+    describe(client)
+    client.ask(ApiKey.API_VERSIONS, 0)
+    assert threads[ApiKey.API_VERSIONS] == door.call(threading.get_ident) != threads[ApiKey.DESCRIBE_ACLS]
 
 
 def test_filters_that_select_too_much_together_delete_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
