@@ -132,7 +132,7 @@ class FakeBroker:
         await trio.lowlevel.checkpoint()
         raise NotLeaderError("another broker leads the log", appended.log.leadership.leader)
 
-    async def _read(self, log: Log, offset: int, end_offset: int, bytes_max: int) -> LogRecords:
+    async def _read(self, log: Log, offset: int, end_offset: int, bytes_max: int, **_: object) -> LogRecords:
         await trio.lowlevel.checkpoint()
         return LogRecords(b"%d-%d" % (offset, end_offset), Offset(end_offset))
 

@@ -210,7 +210,7 @@ async def test_readers_get_what_enough_replicas_have(cluster: FakeCluster) -> No
 
 
 async def test_nothing_is_read_from_a_log_that_changes_its_leader_meanwhile(cluster: FakeCluster) -> None:
-    async def read_while_it_changes(*_: object) -> LogRecords:
+    async def read_while_it_changes(*_: object, **_options: object) -> LogRecords:
         await trio.lowlevel.checkpoint()
         cluster.follow(SECOND, epoch=6)
         return LogRecords(b"of either branch", Offset(4))
