@@ -62,6 +62,15 @@ _SHOWN: dict[Permission, tuple[ResourceType, tuple[Operation, ...]]] = {
 }
 """The permissions of a file as operations of ACLs."""
 
+_NEEDED: dict[Permission, tuple[ResourceType, tuple[Operation, ...]]] = {
+    Permission.READ: (_TOPIC, (Operation.READ,)),
+    Permission.WRITE: (_TOPIC, (Operation.WRITE,)),
+    Permission.ADMIN: (_TOPIC, _TOPIC_ADMIN),
+    Permission.GROUPS: (_GROUP, (Operation.READ,)),
+    Permission.TRANSACTIONS: (_TRANSACTION, (Operation.WRITE,)),
+}
+"""The operations that together are worth a permission of a file."""
+
 
 @attrs.frozen(slots=False)
 class Permissions:
@@ -171,8 +180,9 @@ class Permissions:
 
     def patterns(self, permission: Permission) -> list[str]:
         """Return the patterns of what the user may do, as far as a permission can express them. It is a hint."""
-        resource_type, operation = _SHOWN[permission][0], _SHOWN[permission][1][-1]
-        return [*self._patterns(permission), *self._rules.allowed_patterns(operation, resource_type)]
+        resource_type, operations = _NEEDED[permission]
+        first, *others = (self._rules.allowed_patterns(each, resource_type) for each in operations)
+        return [*self._patterns(permission), *(each for each in first if all(each in other for other in others))]
 
     def list_acls(self, user: str) -> list[Acl]:
         """Return the permissions of the file as equivalent ACLs of a user.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -17,8 +18,9 @@ from typing import Any
 import attrs
 import pytest
 
+from dafka.broker.access import users as access_users
 from dafka.broker.access.credentials import derive_credential
-from dafka.broker.access.permissions import EffectivePermissions, Permissions
+from dafka.broker.access.permissions import EffectivePermissions, Permission, Permissions
 from dafka.broker.access.users import Users
 from dafka.broker.access.users_file import User, write_users
 from dafka.broker.core.acls import (
@@ -188,7 +190,7 @@ def play_history(draw: Random, path: Path) -> None:
     users, state, model = Users(path), begin(), set[Acl]()
     users.join(state.access)
     for _ in range(25):
-        step = draw.choice(["create", "create", "create", "delete", "restart", "snapshot", "file"])
+        step = draw.choice(["create", "create", "create", "delete", "restart", "snapshot", "join", "file"])
         if step == "create":
             acls = tuple(draw_acl(draw) for _ in range(draw.randint(1, 3)))
             assert state.apply(Order(CreateAcls(acls))) == DONE
@@ -203,6 +205,10 @@ def play_history(draw: Random, path: Path) -> None:
             file = draw_file(draw)
             write_users(path, file)
             users.refresh()
+        elif step == "join":
+            state, model = begin(), {draw_acl(draw)}
+            state.apply(Order(CreateAcls((*model,))))
+            users.join(state.access)
         else:
             state = restart(state) if step == "restart" else install_snapshot(state)
             users.join(state.access)
@@ -262,6 +268,27 @@ def test_a_login_that_looks_a_user_up_while_it_is_removed_does_not_bring_it_back
     assert users.find("bob") is None
 
 
+def test_a_limited_number_of_users_and_permissions_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_users, "CACHED_MAX", 3)
+    write_users(tmp_path / "users", {})
+    users, state = Users(tmp_path / "users"), begin()
+    users.join(state.access)
+    state.apply(Order(SetScramCredential(ScramCredential("bob", ScramMechanism.SHA_512, 4096, "YQ==", "Yg==", "Yw=="))))
+    state.apply(Order(CreateAcls((Acl(ResourceType.TOPIC, "t", "User:bob", Operation.READ, host="::1"),))))
+    bob = User("bob", {}, Permissions())
+
+    def look_up() -> tuple[object, object]:
+        return users.find("bob"), users.permissions_of(bob, "::2")
+
+    fills: list[Callable[[str], object]] = [users.find, partial(users.permissions_of, bob)]
+    for fill in fills:
+        before = look_up()
+        assert all(each is former for each, former in zip(look_up(), before, strict=True))
+        for number in range(4):
+            fill(f"other{number}")
+        assert all(each is not former for each, former in zip(look_up(), before, strict=True))
+
+
 def test_names_that_no_user_can_have_are_not_kept(tmp_path: Path) -> None:
     write_users(tmp_path / "users", {})
     users = Users(tmp_path / "users")
@@ -313,20 +340,23 @@ WRITE_PATTERNS = [
 ]
 
 
-def test_writing_anywhere_needs_a_pattern_of_which_something_is_left() -> None:
-    """Names of up to four letters stand for all names, as the patterns have two at most."""
-    names = ["".join(each) for size in range(1, 5) for each in product("abz", repeat=size)]
+def test_writing_anywhere_needs_a_name_that_is_left_and_every_group_needs_all_names() -> None:
+    """Names of up to three letters stand for all names, as the patterns have two at most, and perhaps a star."""
+    names = ["".join(each) for size in range(1, 4) for each in product("abz", repeat=size)]
     denials = [attrs.evolve(each, effect=AclEffect.DENY) for each in WRITE_PATTERNS]
     for allowed, denied in product(product((False, True), repeat=4), repeat=2):
         acls = [acl for acl, is_in in zip(WRITE_PATTERNS, allowed, strict=True) if is_in]
         acls += [acl for acl, is_in in zip(denials, denied, strict=True) if is_in]
-        permissions = EffectivePermissions(acls=tuple(acls))
-        is_any = any(permissions.may_write(name) for name in names)
-        assert permissions.may_write_anywhere() is is_any
-        granted = EffectivePermissions(write=("ab*",), acls=tuple(acls))
-        assert granted.may_write_anywhere() is any(granted.may_write(name) for name in names)
+        acls += [attrs.evolve(acl, resource_type=ResourceType.GROUP, operation=Operation.READ) for acl in acls]
+        for patterns, admin in product(((), ("ab*",), ("a*b",), ("*",)), ((), ("a*",), ("*",))):
+            granted = EffectivePermissions(write=patterns, groups=patterns, admin=admin, acls=tuple(acls))
+            assert granted.may_write_anywhere() is any(granted.may_write(name) for name in names)
+            is_every = all(granted.may_use_group(name) for name in names)
+            is_mixed = "*" in admin and patterns in {("ab*",), ("a*b",)}  # no rule gives all: the names are asked for
+            assert granted.may_use_every_group in ({False, is_every} if is_mixed else {is_every})
 
 
+TOPIC_ADMIN = (Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
 MAY: dict[str, tuple[Callable[[Permissions, str], bool], list[set[tuple[ResourceType, Operation]]]]] = {
     "create": (
         Permissions.may_create,
@@ -339,12 +369,13 @@ MAY: dict[str, tuple[Callable[[Permissions, str], bool], list[set[tuple[Resource
     "move": (Permissions.may_move, [{(ResourceType.CLUSTER, Operation.ALTER)}]),
     "administer": (
         Permissions.may_administer,
-        [
-            {
-                (ResourceType.TOPIC, each)
-                for each in (Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
-            }
-        ],
+        [{(ResourceType.TOPIC, each) for each in TOPIC_ADMIN}],
+    ),
+    "read": (Permissions.may_read, [{(ResourceType.TOPIC, Operation.READ)}]),
+    "write": (Permissions.may_write, [{(ResourceType.TOPIC, Operation.WRITE)}]),
+    "write anywhere": (
+        lambda permissions, _: permissions.may_write_anywhere(),
+        [{(ResourceType.TOPIC, Operation.WRITE)}, {(ResourceType.CLUSTER, Operation.IDEMPOTENT_WRITE)}],
     ),
     "use group": (Permissions.may_use_group, [{(ResourceType.GROUP, Operation.READ)}]),
     "use transaction": (Permissions.may_use_transaction, [{(ResourceType.TRANSACTIONAL_ID, Operation.WRITE)}]),
@@ -389,6 +420,27 @@ def test_a_question_needs_each_of_its_operations_and_no_other(question: str) -> 
     assert not is_permitted(every | denied)
 
 
+SHOWN = {
+    Permission.READ: "read",
+    Permission.WRITE: "write",
+    Permission.ADMIN: "administer",
+    Permission.GROUPS: "use group",
+    Permission.TRANSACTIONS: "use transaction",
+}
+
+
+@pytest.mark.parametrize("permission", Permission)
+def test_the_names_that_a_user_is_shown_are_those_for_which_it_is_permitted(permission: Permission) -> None:
+    ask, ((*needed,),) = MAY[SHOWN[permission]]
+    for acls in [needed, *([each] for each in product(TYPES[:-1], [Operation.ALL, *OPERATIONS]))]:
+        found = EffectivePermissions(acls=tuple(Acl(kind, "t", "User:anne", each) for kind, each in acls))
+        assert found.patterns(permission) == (["t"] if ask(found, "t") else [])
+    prefix = tuple(Acl(kind, "t", "User:anne", each, PatternType.PREFIXED) for kind, each in needed)
+    held = EffectivePermissions(**{permission.value: ("a", "b*c")}, acls=prefix)
+    assert held.patterns(permission) == ["a", "b*c", "t*"]
+    assert {each.name for each in held.list_acls("anne")} == {"a", "b*c"}, "no ACL has a star before its end"
+
+
 def test_an_administrator_of_the_file_cannot_be_locked_out() -> None:
     denial = Acl(ResourceType.CLUSTER, CLUSTER_NAME, "User:*", Operation.ALL, effect=AclEffect.DENY)
     assert EffectivePermissions(admin=("*",), acls=(denial,)).is_administrator
@@ -398,9 +450,6 @@ def test_an_administrator_of_the_file_cannot_be_locked_out() -> None:
     assert not found.may_create_by_use("t")
     assert not found.may_move("t")
     assert not found.may_write_anywhere()
-    assert not found.may_use_every_group
-    assert EffectivePermissions(groups=("*",)).may_use_every_group
-    assert not EffectivePermissions(groups=("a*", "b")).may_use_every_group
 
 
 @pytest.mark.parametrize("operation", [Operation.WRITE, Operation.CREATE])

@@ -7,9 +7,11 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -57,7 +59,7 @@ def run_issuer(certificate: Path | None = None) -> Iterator[Issuer]:
         def do_GET(self) -> None:
             issuer.requests.append(self.path)
             issuer.may_answer.wait(60)
-            self.send_response(issuer.status)
+            self.send_response(issuer.status if self.path == "/jwks" else 200)
             for name, value in issuer.headers.items():
                 self.send_header(name, value)
             self.end_headers()
@@ -129,8 +131,11 @@ async def accepts(verifier: TokenVerifier, token: str) -> bool:
         return False
 
 
-async def test_keys_are_fetched_again_after_a_while(issuer: Issuer, mock_clock: MockClock) -> None:
+async def test_keys_are_fetched_again_after_a_while(
+    issuer: Issuer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     issuer.publish(RSA)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not for the same machine
     async with fetching(issuer) as (keys, verifier):
         assert await accepts(verifier, sign())
         issuer.publish(EC)
@@ -179,6 +184,25 @@ async def test_the_former_keys_remain_while_the_issuer_fails_and_attempts_become
     first, warning, last = caplog.messages
     assert first == last == f"fetched 1 keys of tokens from {issuer.url}"
     assert warning.startswith(f"cannot fetch the keys of tokens from {issuer.url}, the former remain: {problem}")
+
+
+async def test_a_redirect_on_the_same_machine_is_followed(issuer: Issuer, mock_clock: MockClock) -> None:
+    issuer.publish(RSA)
+    issuer.fail(302, issuer.body, Location="/moved")
+    async with fetching(issuer) as (_, verifier):
+        assert await accepts(verifier, sign())
+    assert issuer.requests == ["/jwks", "/moved"]
+
+
+@pytest.mark.parametrize(("padding", "is_fetched"), [(0, True), (900_000, False)])
+async def test_an_answer_that_arrives_too_slowly_counts_as_none(
+    issuer: Issuer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, padding: int, is_fetched: bool
+) -> None:
+    monkeypatch.setattr(issuer_keys, "time", SimpleNamespace(monotonic=count(step=2).__next__))
+    issuer.publish(RSA)
+    issuer.body += b" " * padding
+    async with fetching(issuer) as (keys, _):
+        assert (keys.current is not None) is is_fetched
 
 
 async def test_tokens_with_unknown_keys_cause_one_fetch_in_a_while(issuer: Issuer, mock_clock: MockClock) -> None:

@@ -13,6 +13,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
+from dafka.broker.access import logins as logins_module
 from dafka.broker.access.login import LoginError
 from dafka.broker.access.logins import (
     BACKOFF_MAX_S,
@@ -155,6 +156,28 @@ async def test_failures_of_long_names_take_little_memory() -> None:
         assert tracemalloc.get_traced_memory()[0] < 2**21
     finally:
         tracemalloc.stop()
+
+
+async def test_an_address_that_tries_many_users_does_not_delay_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logins_module, "HASHING_MAX", 1)
+    logins, release, answered = Logins(), threading.Event(), list[tuple[str, str]]()
+
+    def answer(host: str, user: str) -> bytes:
+        assert release.wait(60)
+        answered.append((host, user))
+        return b"ok"
+
+    async def verify(host: str, user: str) -> None:
+        await logins.verify(host, user, partial(answer, host, user), is_last=lambda: True)
+
+    async with trio.open_nursery() as nursery:
+        try:
+            for client in [*(("a", f"user{number}") for number in range(5)), ("b", "user0")]:
+                nursery.start_soon(verify, *client)
+                await trio.testing.wait_all_tasks_blocked()
+        finally:
+            release.set()
+    assert answered.index(("b", "user0")) <= 2
 
 
 async def test_few_passwords_are_hashed_at_the_same_time_and_few_wait() -> None:

@@ -11,11 +11,13 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, KeySet, OctKey, OKPKey, RSAKey
 
+from dafka.broker.access import oauth
 from dafka.broker.access.issuer_keys import KeysFile, open_keys
 from dafka.broker.access.login import LoginError, TokenLogin
 from dafka.broker.access.oauth import InvalidTokenError, TokenVerifier, UnknownKeyError
@@ -68,7 +70,8 @@ def sign(key: Key = RSA, algorithm: str = "RS256", header: dict[str, Any] | None
 async def test_tokens_of_the_issuer_name_their_user(verifier: TokenVerifier) -> None:
     for key, algorithm in ((RSA, "RS256"), (RSA, "PS512"), (EC, "ES256"), (OKP, "Ed25519")):
         expires_at = int(time.time()) + 100
-        found = await verifier.verify(sign(key, algorithm, exp=expires_at, aud=["other", "dafka"]))
+        early = int(time.time()) + 15
+        found = await verifier.verify(sign(key, algorithm, exp=expires_at, nbf=early, aud=["other", "dafka"]))
         assert found == ("anne", expires_at)
 
 
@@ -117,7 +120,7 @@ WRONG: dict[str, Callable[[], str]] = {
     "expired": lambda: sign(exp=int(time.time()) - 1),
     "no end": lambda: sign(exp=None),
     "no number as the end": lambda: sign(exp="never"),
-    "too early": lambda: sign(nbf=int(time.time()) + 600),
+    "too early": lambda: sign(nbf=int(time.time()) + 90),
     "no user": lambda: sign(sub=None),
     "empty user": lambda: sign(sub=""),
     "no name": lambda: sign(sub="a\0b"),
@@ -182,6 +185,19 @@ async def test_verified_tokens_are_remembered_until_they_expire(
         await verifier.verify(token)
 
 
+async def test_a_limited_number_of_tokens_is_remembered_and_the_last_used_ones_stay(
+    verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oauth, "VERIFIED_MAX", 2)
+    tokens = [sign(exp=int(time.time()) + 600 + number) for number in range(3)]
+    for number in (0, 1, 0, 2):
+        await verifier.verify(tokens[number])
+    monkeypatch.setattr(jwt, "decode", decode := Mock(side_effect=jwt.decode))
+    for number in (0, 2, 1):
+        await verifier.verify(tokens[number])
+    assert [call.args[0] for call in decode.call_args_list] == [tokens[1]]
+
+
 async def test_keys_that_are_not_for_tokens_are_left_out(tmp_path: Path) -> None:
     keys = [RSA.as_dict(private=False), {"kty": "new", "kid": "a"}, {"kty": "EC", "crv": "P-1", "x": "", "y": ""}]
     keys.append({**EC.as_dict(private=False), "use": "enc"})
@@ -212,6 +228,7 @@ def test_what_is_no_set_of_public_keys_is_refused(tmp_path: Path, content: str) 
 
 def test_settings_say_whose_tokens_count(tmp_path: Path) -> None:
     write_keys(tmp_path / "keys", RSA)
+    assert open_keys(Config().clients) is None
     for name in ("oauth_issuer", "oauth_audience", "users"):
         with pytest.raises(ConfigError, match="expected oauth_issuer, oauth_audience and users"):
             open_keys(settings(tmp_path / "keys", **{name: ""}))

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
+from hashlib import pbkdf2_hmac
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +17,23 @@ import attrs
 import pytest
 from scramp import ScramClient, ScramException
 
-from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential, verify_password
+from dafka.broker.access.credentials import (
+    MECHANISMS,
+    create_token,
+    derive_credential,
+    derive_from_salted,
+    prepare_password,
+    verify_password,
+)
 from dafka.broker.access.login import PLAIN, LoginError, begin_login
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.access.users import Users
 from dafka.broker.access.users_file import User, find_user_name_problem, read_users, write_users
+from dafka.broker.core.metadata.commands import Order, SetScramCredential
+from dafka.broker.core.metadata.outcome import DONE
+from dafka.broker.core.scram_credentials import ScramMechanism, find_credential_problem
 from dafka.errors import ConfigError
+from tests.broker.access.test_acls import begin
 
 ITERATIONS = 4096
 NOTHING = Permissions()
@@ -91,6 +103,39 @@ def test_users_log_in_with_the_mechanisms_that_they_have(path: Path, mechanism: 
     for each in MECHANISMS:
         with nullcontext() if each == mechanism else refused():
             assert log_in_by_scram(users, each, "one", "secret") == "one"
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+@pytest.mark.parametrize("is_in_file", [True, False])
+@pytest.mark.parametrize("is_in_cluster", [True, False])
+def test_a_user_logs_in_by_the_file_or_else_by_the_cluster(
+    path: Path, mechanism: ScramMechanism, is_in_file: bool, is_in_cluster: bool
+) -> None:
+    name, salt, password = mechanism.sasl_name, b"salt of this user", "se\u00adcre\u2168"
+    write_users(path, {"anne": make_user("anne", "of the file")} if is_in_file else {})
+    users, state = Users(path), begin()
+    users.join(state.access)
+    if is_in_cluster:
+        salted = pbkdf2_hmac(mechanism.hash_name, prepare_password(password), salt, ITERATIONS + 1)
+        credential = derive_from_salted("anne", mechanism, ITERATIONS + 1, salt, salted)
+        assert find_credential_problem(credential) == ""
+        assert state.apply(Order(SetScramCredential(credential))) == DONE
+    for given, is_right in (("of the file", is_in_file), ("secreIX", is_in_cluster and not is_in_file)):
+        with nullcontext() if is_right else refused():
+            assert log_in_by_scram(users, name, "anne", given) == "anne"
+        with nullcontext() if is_right else refused():
+            begin_login(PLAIN, users).answer(f"\0anne\0{given}".encode())
+    assert users.is_in_file("anne") is is_in_file
+    assert [each.name for each in users.list_file_users()] == ["anne"] * is_in_file
+    found = users.find("anne")
+    assert (found is not None) is (is_in_file or is_in_cluster)
+    assert users.find("anne", is_proved=True) == (found or User("anne", {}, NOTHING))
+
+
+@pytest.mark.parametrize("password", ["", "\u00ad", "\a"])
+def test_a_password_without_characters_or_with_forbidden_ones_is_refused(password: str) -> None:
+    with pytest.raises(ConfigError, match=r"^password: "):
+        prepare_password(password)
 
 
 class Exchange:
@@ -270,6 +315,7 @@ WRITTEN, TOKENS = "expected what `dafka user add` writes", "expected tokens with
 NO_USERS: list[object] = [[], {}, {"users": []}, {"users": {"alice": {}}}]
 DAMAGES: list[tuple[object, str]] = [
     *((each, WRITTEN) for each in NO_USERS),
+    ({"version": 2, "users": {}}, "another version of dafka has written them: update dafka"),
     *(({"users": {name: {"credentials": CREDENTIALS}}}, f"user '{name}': expected 1 to 100") for name in ("", "a b")),
     *(
         ({"users": {"alice": {"credentials": CREDENTIALS, **changed}}}, sentence)
@@ -331,6 +377,7 @@ def test_tokens_are_found_until_they_expire(path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("dafka.broker.access.credentials.time", SimpleNamespace(time=lambda: 1000.0))
     valid = {None, 1_000_001, 2**53}
     made = {each: create_token(each) for each in (None, 0, 1, 1_000_000, 1_000_001, 2**53)}
+    assert all(len(secret) - len("dafka_") >= 43 for secret, _ in made.values()), "256 bits in Base64"
     user = make_user("carol")
     write_users(path, {"carol": attrs.evolve(user, tokens=tuple(token for _, token in made.values()))})
     users = Users(path)
