@@ -209,7 +209,7 @@ class DeadLetterQueue:
                 header = read_header(data)
                 try:
                     records = () if header.is_control else decode_records(Partition(log.topic, ""), data)
-                    found |= {each.sequence: each for each in records}
+                    found |= {each.sequence: each for each in records if each.sequence >= start}
                 except BatchError:
                     found |= dict.fromkeys(range(header.base_offset, header.end_offset))
         source, limit = LetterSource(log.topic, log.number, group_id), settings.limits.delivery_count_max
@@ -252,7 +252,7 @@ class DeadLetterQueue:
                     known.producer = None
                     raise
                 if error in _UNKNOWN_PRODUCER:
-                    known.producer = None
+                    known.producer, error = None, ErrorCode.REQUEST_TIMED_OUT
                 elif error not in _TEMPORARY:
                     break
                 await trio.sleep(RETRY_S)

@@ -16,7 +16,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Producer
 from tests.broker.coordinator.shards import Records, Shard, serve
-from tests.broker.coordinator.test_participants import LOG, ORDERS, OWN, PAYMENTS, Broker, add, begin
+from tests.broker.coordinator.test_participants import LOG, OLDER, ORDERS, OWN, PAYMENTS, Broker, add, begin
 
 NONE, RETRY = ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS
 
@@ -58,6 +58,7 @@ async def test_a_leader_asks_once_for_a_log_that_it_does_not_know(
     adds: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     leader = Broker("leader", leads=True)
+    leader.hear(begin(OLDER))
     assert await join(leader, [joined()], adds=adds) == {}
     assert asked(leader) == Join("t", OWN, (LOG,), adds, 0)
     assert leader.check() is NONE
