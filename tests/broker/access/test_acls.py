@@ -36,7 +36,6 @@ from dafka.broker.core.acls import (
     normalize_host,
 )
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.broker.core.metadata import client_access
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     CreateAcls,
@@ -495,16 +494,3 @@ def test_an_address_has_one_form() -> None:
         "fe80::1%eth0": "fe80::1",
     }.items():
         assert normalize_host(host) == expected
-
-
-def test_a_cluster_has_a_limited_number_of_acls_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_access, "ENTRIES_MAX", 2)
-    state, acls = begin(), [Acl(ResourceType.TOPIC, each, "User:anne", Operation.READ) for each in "abc"]
-    assert state.apply(Order(CreateAcls((acls[0], acls[0], acls[1])))) == DONE
-    assert "2 ACLs at most" in state.apply(Order(CreateAcls((acls[1], acls[2])))).reason
-    assert restart(state).apply(Order(CreateAcls((acls[2],)))).error is ErrorCode.POLICY_VIOLATION
-    state.apply(Order(DeleteAcls((acls[0], acls[2]))))
-    assert state.apply(Order(CreateAcls((acls[2],)))) == DONE
-    credentials = [ScramCredential(each, ScramMechanism.SHA_256, 4096, "", "", "") for each in "aabc"]
-    outcomes = [state.apply(Order(SetScramCredential(each))).error for each in credentials]
-    assert outcomes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from dafka import wire
-from dafka.broker.core.metadata.wall_clocks import DIFFERENCE_MS_MAX, WallClocks
+from dafka.broker.core.metadata.wall_clocks import DIFFERENCE_MS_MAX
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.log.expiry import find_retained_offset
 from dafka.broker.log.reader import LogReader
@@ -146,42 +144,6 @@ async def test_a_replica_that_was_away_drops_what_it_has_and_goes_on_where_the_o
         await wait_for(lambda: cluster.replicated("C").replica.local_epochs.log_end().end_offset == 6)
         for each in (partition, cluster.log(leader).leader_partition):
             assert await cluster.stored("C", each) == await cluster.stored(leader, each)
-
-
-def test_a_clock_is_right_if_half_of_the_others_agree_and_wrong_if_most_do_not() -> None:
-    for ahead, is_right, is_wrong in [
-        ({}, False, False),
-        ({"b": 0}, True, False),
-        ({"b": -DIFFERENCE_MS_MAX, "c": DIFFERENCE_MS_MAX + 1}, True, False),
-        ({"b": DIFFERENCE_MS_MAX + 1, "c": -DIFFERENCE_MS_MAX - 1}, False, True),
-    ]:
-        clocks = WallClocks()
-        for name, each in ahead.items():
-            clocks.record(name, 10**12 + each, 5)
-        found = [
-            (clocks.is_right(10**12 + passed, 5 + passed, "bc"), clocks.is_wrong(10**12 + passed, 5 + passed, "bc"))
-            for passed in (0, 10**9)
-        ]
-        assert found == [(is_right, is_wrong)] * 2
-        assert clocks.is_right(0, 0, ())
-        assert not clocks.is_wrong(0, 0, ())
-
-
-@given(st.integers(-(10**8), 10**8), st.lists(st.integers(-(10**8), 10**8), max_size=4))
-def test_the_time_is_that_of_this_broker_unless_most_clocks_are_far_from_its_own(
-    own: int, differences: list[int]
-) -> None:
-    clocks = WallClocks()
-    for name, each in zip("bcde", differences, strict=False):
-        clocks.record(name, 10**12 + own + each, 5)
-    near = [each for each in (0, *differences) if abs(each) <= DIFFERENCE_MS_MAX]
-    corrected = clocks.correct(10**12 + own + 100, 105, "bcde") - (10**12 + own + 100)
-    if 2 * len(near) >= 1 + len(differences):
-        assert corrected == 0
-    else:
-        assert sum(each <= corrected for each in differences) >= len(differences) / 2
-        assert sum(each >= corrected for each in differences) >= len(differences) / 2
-        assert corrected in differences
 
 
 def history(random: Random) -> Iterator[tuple[str, bytes, int]]:

@@ -39,6 +39,7 @@ from dafka.broker.core.metadata.commands import (
 from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
 from dafka.broker.core.metadata.log_replicas import LogKey, LogReplicas, Reason, recovery_of
 from dafka.broker.core.metadata.outcome import DONE
+from dafka.broker.core.metadata.registered_brokers import RegisteredBroker
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.scram_credentials import ScramCredential, ScramMechanism
@@ -178,7 +179,8 @@ def test_a_state_is_what_its_stored_keys_and_values_say(seed: int) -> None:
                 stored[key] = value
         assert (outcome.error is ErrorCode.NONE) == (not outcome.reason)
         again = ClusterState(SUPPORT)
-        again.restore(stored)
+        again.restore({**stored, b"store": b"of other things", b"topics": b""})
+        assert again.records == stored
         assert parts(again) == parts(state)
         assert again.take_changed() == list(again.topics)
         assert [again.find_id(each.topic_id) for each in state.topics.values()] == list(state.topics.values())
@@ -205,6 +207,80 @@ def test_all_brokers_support_the_feature_level_which_never_falls(seed: int) -> N
             broker = state.brokers.get(order.command.store_id)
             assert (outcome == DONE) == (broker is not None)
             assert broker is None or broker.is_draining == order.command.is_draining
+
+
+@attrs.define
+class RegistrationModel:
+    """The brokers of a cluster: what each has told, and what was ordered for it."""
+
+    brokers: dict[str, RegisteredBroker]
+    level: int = 0
+    forgotten: set[str] = attrs.field(factory=set)
+
+    def apply(self, command: Command) -> ErrorCode:
+        known = self.brokers.get(getattr(command, "store_id", ""))
+        match command:
+            case RegisterBroker():
+                return self._register(command, known)
+            case SetFeatureLevel(level):
+                if level < max(self.level, 1) or not all(each.features.has(level) for each in self.brokers.values()):
+                    return ErrorCode.INVALID_UPDATE_VERSION
+                self.level = level
+            case DrainBroker(store_id, is_draining):
+                if known is None:
+                    return ErrorCode.BROKER_ID_NOT_REGISTERED
+                self.brokers[store_id] = attrs.evolve(known, is_draining=is_draining)
+            case ForgetBroker(store_id):
+                if store_id not in {*self.brokers, *self.forgotten}:
+                    return ErrorCode.BROKER_ID_NOT_REGISTERED
+                self._forget(store_id)
+        return ErrorCode.NONE
+
+    def _register(self, command: RegisterBroker, known: RegisteredBroker | None) -> ErrorCode:
+        store_id, number, features = command.store_id, command.number, command.features
+        if store_id in self.forgotten or (number not in {-1, known.number} if known else number < 0):
+            return ErrorCode.INVALID_REGISTRATION
+        numbers = {each.number for each in self.brokers.values() if each.store_id != command.replaces}
+        if known is None and number in numbers:
+            return ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        if known is not None and known.start and known.start not in command.starts:
+            return ErrorCode.STALE_BROKER_EPOCH
+        others = [each.features for key, each in self.brokers.items() if key not in {store_id, command.replaces}]
+        levels = [each for each in range(1, 9) if all(one.has(each) for one in (*others, features))]
+        if not levels or (self.level and not features.has(self.level)):
+            return ErrorCode.UNSUPPORTED_VERSION
+        start = ("", *command.starts)[-1]
+        if known is None:
+            former = self._forget(command.replaces)
+            known = RegisteredBroker(store_id, number, former_ids=former)
+        self.brokers[store_id] = attrs.evolve(known, start=start, features=features)
+        return ErrorCode.NONE
+
+    def _forget(self, store_id: str) -> tuple[str, ...]:
+        found = self.brokers.pop(store_id, None)
+        self.forgotten |= {store_id} if found else set()
+        return (*found.former_ids, store_id) if found else ()
+
+
+@each_seed(100)
+def test_brokers_register_drain_and_leave_as_a_model_says(seed: int) -> None:
+    draw, state = Random(seed), begin()
+    model = RegistrationModel(dict(state.brokers))
+    for _ in range(40):
+        store, number = draw.choice("abcdef"), draw.randint(-1, 4)
+        replaces = draw.choice("abcdef") if store not in model.brokers and draw.random() < 0.5 else ""
+        starts = tuple(draw.sample("xyz", draw.randint(0, 3)))
+        register = RegisterBroker(store, number, starts, replaces, draw.choice([RANGES[3], *RANGES]))
+        drain, forget = DrainBroker(store, is_draining=draw.random() < 0.7), ForgetBroker(store)
+        level = SetFeatureLevel(draw.randint(0, 4))
+        commands: list[Command] = [*[register] * 6, drain, drain, forget, level]
+        command = draw.choice(commands)
+        assert state.apply(Order(command)).error is model.apply(command)
+        assert (state.brokers, state.forgotten_ids) == (model.brokers, model.forgotten)
+        assert state.members.feature_level == model.level
+        for each in "abcdef":
+            successors = [found for found in model.brokers.values() if each in found.former_ids]
+            assert state.members.find_store(each) == model.brokers.get(each, next(iter(successors), None))
 
 
 @each_seed(50)

@@ -387,11 +387,15 @@ def test_new_logs_are_placed_on_silent_brokers_rather_than_on_too_few() -> None:
     assert cluster.planner.place(Topic("nowhere", "nowhere")) == (("controller",),)
 
 
-def test_drained_and_full_brokers_lead_only_if_no_other_replica_can() -> None:
-    cluster = Cluster(broker_count=4)
+def test_drained_full_stopping_and_unwritable_brokers_lead_only_if_no_other_replica_can() -> None:
+    cluster = Cluster(broker_count=6)
     cluster.drain("b1")
     cluster.fill("b2", 99)
-    assert find_ineligible_leaders(cluster.state, cluster.brokers, 100) == {"b1", "b2", "controller"}
+    cluster.fill("b3", 100)
+    cluster.brokers.record_registration(BrokerRegistration(address="b4", free_bytes=100, is_stopping=True))
+    cluster.brokers.record_storage("b5", can_write=False)
+    cluster.brokers.check_alive(cluster.now)
+    assert find_ineligible_leaders(cluster.state, cluster.brokers, 100) == {"b1", "b2", "b4", "b5", "controller"}
 
 
 TOPICS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4)), min_size=1, max_size=5)
