@@ -35,7 +35,6 @@ from dafka.broker.core.acls import (
     find_acl_problem,
     normalize_host,
 )
-from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     CreateAcls,
@@ -316,16 +315,6 @@ def test_acls_of_a_user_are_kept_once_for_all_addresses_unless_they_name_one(tmp
     assert (count(bob), count(carl)) == (100, 1)
     state.apply(Order(CreateAcls((attrs.evolve(everywhere, principal="User:*", host="10.0.0.1"),))))
     assert (count(bob), count(carl)) == (100, 100)
-
-
-@pytest.mark.parametrize("level", [1, 2])
-def test_nothing_is_written_that_an_older_broker_of_the_cluster_does_not_know(level: int) -> None:
-    members = begin(level).members
-    for kind in ("create-acls", "delete-acls", "set-scram-credential", "delete-scram-credential", "alter-client-quota"):
-        refused = members.find_level_obstacle(kind)
-        assert refused is not None
-        assert refused.error is ErrorCode.UNSUPPORTED_VERSION
-        assert begin().members.find_level_obstacle(kind) is None
 
 
 WRITE_PATTERNS = [

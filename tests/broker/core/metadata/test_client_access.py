@@ -10,7 +10,9 @@ import pytest
 from dafka.broker.core.acls import Acl, Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata import client_access
+from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
+    Command,
     CreateAcls,
     DeleteAcls,
     DeleteScramCredential,
@@ -62,6 +64,25 @@ def test_clients_get_the_acls_of_their_user_and_address_and_notice_each_change(s
             own = {each for each in acls if each.principal in {f"User:{user}", "User:*"}}
             assert set(state.access.list_acls_of(user, host)) == {each for each in own if each.host in {"*", host}}
             assert state.access.names_host_for(user) == any(each.host != "*" for each in own)
+
+
+CLIENT_ACCESS_KINDS = {
+    "create-acls",
+    "delete-acls",
+    "set-scram-credential",
+    "delete-scram-credential",
+    "alter-client-quota",
+}
+
+
+@pytest.mark.parametrize("kind", [each.KIND for each in Command.__args__])
+def test_nothing_is_written_that_an_older_broker_of_the_cluster_does_not_know(kind: str) -> None:
+    needed = 3 if kind in CLIENT_ACCESS_KINDS | {"alter-group-settings"} else 0
+    for level in (0, 1, 2, 3, 4):
+        members = (begin(level) if level else ClusterState()).members
+        refused = members.find_level_obstacle(kind)
+        assert (refused is None) == (level >= needed)
+        assert refused is None or refused.error is ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_cluster_has_a_limited_number_of_acls_and_users(monkeypatch: pytest.MonkeyPatch) -> None:

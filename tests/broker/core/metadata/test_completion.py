@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import product
 from unittest.mock import Mock
 
+import pytest
+
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.commands import (
     AddLogs,
@@ -14,6 +16,7 @@ from dafka.broker.core.metadata.commands import (
     DeleteTopic,
     DrainBroker,
     Order,
+    RegisterBroker,
 )
 from dafka.broker.core.metadata.completion import CommandCompleter
 from dafka.broker.core.metadata.leader_and_isr import EPOCH_STEP
@@ -43,6 +46,18 @@ def test_a_topic_begins_after_all_leader_epochs_of_a_deleted_one_with_its_name()
         is_first = is_alone and not last
         missed = last + 8 * EPOCH_STEP  # leaders that the controller has perhaps not heard of
         assert made.topic.first_epoch == 0 if is_first else made.topic.first_epoch > missed
+
+
+@pytest.mark.parametrize(("silent_s", "expected"), [(0.9, (3, "")), (1.0, (1, "b"))])
+def test_a_store_takes_the_place_of_its_former_id_if_no_broker_is_heard_with_it(
+    silent_s: float, expected: tuple[int, str]
+) -> None:
+    state, brokers = begin(), Brokers(BrokerRegistration(address="a"), 1.0)
+    brokers.record_heartbeat("b", 5.0)
+    completer = CommandCompleter(state, Planner(state, brokers, PlannerSettings()), brokers, lambda _: 0)
+    found = completer.complete(RegisterBroker("d", replaces="b"), 5.0 + silent_s, 0)
+    assert isinstance(found, RegisterBroker)
+    assert (found.number, found.replaces) == expected
 
 
 def test_replicas_that_a_command_does_not_name_are_chosen_or_stay() -> None:
