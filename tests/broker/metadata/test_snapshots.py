@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import product
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -21,8 +26,15 @@ from dafka.broker.core.metadata.snapshots import Snapshot, Snapshots, compress_s
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.typed_json import encode_json
-from dafka.broker.interbroker.messenger import BrokerMessenger
-from dafka.broker.metadata.snapshot_exchange import ASK_AGAIN_S, SnapshotExchange
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
+from dafka.broker.metadata import snapshot_exchange
+from dafka.broker.metadata.snapshot_exchange import (
+    ASK_AGAIN_S,
+    ASKED_MAX,
+    PartAnswer,
+    PartRequest,
+    SnapshotExchange,
+)
 from dafka.broker.node import BrokerNode
 from dafka.errors import RefusedChangeError, StateDiffersError, StorageError
 from dafka.exceptions import unwrap_group
@@ -233,24 +245,30 @@ class Exchanges:
     def _send_bytes(self, sender: str, receiver: str, data: bytes) -> None:
         self.sent.append((sender, receiver, data))
 
-    def find_agreed(self, last_offset: int = 0, now: float = 0.0) -> SnapshotTaken | None:
+    def find_agreed(self, last_offset: int = 0, now: float = 0.0, voters: str = "ABC") -> SnapshotTaken | None:
         """Return what broker A finds when the others have answered."""
-        self.all["A"].find_agreed("ABC", last_offset, now)
+        self.all["A"].find_agreed(voters, last_offset, now)
         while self.sent:
             sender, receiver, data = self.sent.pop(0)
             self.messengers[receiver].receive(sender, data)
-        return self.all["A"].find_agreed("ABC", last_offset, now)
+        return self.all["A"].find_agreed(voters, last_offset, now)
 
 
-def test_most_voters_must_have_stored_the_same_snapshot() -> None:
-    agreed = Exchanges("1", "1", "").find_agreed()
-    assert agreed is not None
-    assert agreed.offset == EVERY
-    assert Exchanges("1", "1", "1").find_agreed(EVERY) is None
-    for states in (("1", "", ""), ("1", "2", ""), ("1", "2", "3"), ("", "2", "2")):
-        assert Exchanges(*states).find_agreed() is None
-    with pytest.raises(StateDiffersError):
-        Exchanges("1", "2", "2").find_agreed()
+@pytest.mark.parametrize("voters", ["A", "AB", "ABC", "BC"])
+def test_most_voters_must_have_stored_the_same_snapshot(voters: str) -> None:
+    for states in product(["", "1", "2"], repeat=3):
+        stored = dict(zip("ABC", states, strict=True))
+        most = [state for state in "12" if 2 * sum(stored[each] == state for each in voters) > len(voters)]
+        assert Exchanges(*states).find_agreed(EVERY, voters=voters) is None
+        if not stored["A"] or not most:
+            assert Exchanges(*states).find_agreed(voters=voters) is None
+        elif most == [stored["A"]]:
+            agreed = Exchanges(*states).find_agreed(voters=voters)
+            assert agreed is not None
+            assert agreed.offset == EVERY
+        else:
+            with pytest.raises(StateDiffersError):
+                Exchanges(*states).find_agreed(voters=voters)
 
 
 def test_a_snapshot_that_is_not_durable_does_not_count() -> None:
@@ -259,3 +277,75 @@ def test_a_snapshot_that_is_not_durable_does_not_count() -> None:
     assert exchanges.find_agreed() is None
     written.set()
     assert exchanges.find_agreed(now=ASK_AGAIN_S) is not None
+
+
+class Fetching:
+    """Broker A, which fetches a snapshot of others. Each message is lost with some chance, or late."""
+
+    def __init__(self, seed: int, nursery: trio.Nursery, loss: float, stored: dict[str, list[bytes]]) -> None:
+        self.draw, self._nursery, self._loss = Random(seed), nursery, loss
+        self.handlers: dict[tuple[str, type[Message]], Any] = {}
+        self.asked = Counter[tuple[str, int, int]]()
+        for name, found in stored.items():
+            own: Any = SimpleNamespace(find=lambda offset, found=found: found[offset] if offset < len(found) else None)
+            SnapshotExchange(own, self.make_messenger(name))
+        self.exchange = SnapshotExchange(Snapshots(), self.make_messenger("A"))
+
+    def make_messenger(self, name: str) -> Any:
+        def on(kind: type[Message], handler: Any) -> None:
+            self.handlers[name, kind] = handler
+
+        def send(to: str, message: Message) -> None:
+            if isinstance(message, PartRequest):
+                self.asked[to, message.offset, message.part] += 1
+            if self.draw.random() >= self._loss:
+                self._nursery.start_soon(deliver, to, message)
+
+        async def deliver(to: str, message: Message) -> None:
+            await trio.sleep(self.draw.choice([0.01, 0.01, 0.8]))
+            self.handlers[to, type(message)](name, message)
+
+        return SimpleNamespace(address=name, on=on, send=send)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_snapshot_of_many_parts_is_fetched_whole_or_not_at_all(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, seed: int, loss: float
+) -> None:
+    draw = Random(seed)
+    wanted, other = (Snapshot(Offset(1), {b"cluster": b"%d" % draw.getrandbits(10_000)}) for _ in range(2))
+    data, size = compress_snapshot(wanted), draw.choice([1, 2, 7])
+    part_bytes = -(-len(data) // size) if draw.random() < 0.5 else len(data) // size
+    monkeypatch.setattr(snapshot_exchange, "PART_BYTES", part_bytes)
+    kinds = {"right": data, "other": compress_snapshot(other), "damaged": data[:-1], "none": b""}
+    stored = {name: draw.choice([*kinds, "right"]) for name in "BC"}
+    async with trio.open_nursery() as nursery:
+        fetching = Fetching(seed, nursery, loss, {name: [b"", kinds[kind]] for name, kind in stored.items()})
+        agreed, found, attempts = SnapshotTaken(1, wanted.checksum), None, 0
+        while found is None and attempts < (60 if loss else 1):
+            fetching.asked.clear()
+            found = await fetching.exchange.fetch(agreed, "BC")
+            attempts += 1
+            assert all(each <= ASKED_MAX for each in fetching.asked.values())
+            assert all(offset == 1 and part * part_bytes <= len(data) for _, offset, part in fetching.asked)
+        assert found == (wanted if "right" in stored.values() else None)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_never_ends_a_snapshot_is_given_up(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_exchange, "SNAPSHOT_BYTES_MAX", 100)
+    async with trio.open_nursery() as nursery:
+        fetching = Fetching(0, nursery, 0.0, {})
+        other = fetching.make_messenger("B")
+
+        def answer(sender: str, message: PartRequest) -> None:
+            part = b64encode(bytes(10)).decode()
+            other.send(sender, PartAnswer(message.offset, message.part, 10**9, part))
+
+        other.on(PartRequest, answer)
+        assert await fetching.exchange.fetch(SnapshotTaken(1, ""), "B") is None
+        assert len(fetching.asked) < 20
+        nursery.cancel_scope.cancel()
