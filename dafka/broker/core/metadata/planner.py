@@ -120,6 +120,10 @@ class _Members:
         """Return whether a replica needs no successor."""
         return store_id in self.registered and store_id not in self.gone and store_id not in self.draining
 
+    def spread(self, replicas: Iterable[str]) -> list[int]:
+        """Return how many replicas each rack has, the most first: the smaller, the better they are spread."""
+        return sorted(Counter(self.racks.get(each, "") for each in replicas).values(), reverse=True)
+
 
 class Planner:
     """Plans the replicas of logs, given the state of the cluster and the brokers that the controller hears."""
@@ -241,12 +245,17 @@ class Planner:
             return None
         usable = [each for each in members.candidates if each.store_id not in {*staying, *damaged}]
         with_room = [each for each in usable if receiving.get(each.store_id, 0) < self._settings.moves_max]
-        chosen = choose_replicas(name, with_room, wanted, loads, staying, members.racks)
+
+        def choose(candidates: Collection[Candidate]) -> tuple[str, ...]:
+            return choose_replicas(name, candidates, wanted, loads, staying, members.racks)
+
+        chosen = choose(with_room)
         if not chosen and not members.registered.issuperset(present.replicas):
             # All brokers are being drained: the living ones keep the log until one of them can take it.
             return tuple(each for each in voting if each in members.alive)
-        if len(chosen) - len(staying) < min(wanted - len(staying), len(usable)) or not chosen:
-            return None
+        is_short = len(chosen) - len(staying) < min(wanted - len(staying), len(usable))
+        if is_short or not chosen or members.spread(chosen) > members.spread(choose(usable)):
+            return None  # until brokers have room, also in the best racks
         waiting = [each for each in present.replicas if each in members.gone and each not in members.draining]
         replicas = (*chosen, *waiting[: max(wanted - len(chosen), 0)])
         return replicas if present.assigned_count else tuple(rank_nodes(name, replicas))

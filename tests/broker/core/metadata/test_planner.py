@@ -106,6 +106,7 @@ class Epoch(ReplicaSet):
         if not following:
             return None
         assert leader in following, "the leader remains a replica"
+        assert set(self.learners).intersection(following) <= set(ordered.replicas), "others are in nobody's way"
         are_added = set(self.voters) <= set(following)
         learners = [each for each in following if each not in self.voters] if are_added else []
         return Epoch(following, tuple(learners), ordered.generation)
@@ -164,8 +165,15 @@ class Cluster:
             self.brokers.record_heartbeat(each, self.now)
         self.brokers.check_alive(self.now)
 
-    def create(self, name: str, logs: int = 1, wanted: int = 0, placement: tuple[tuple[str, ...], ...] = ()) -> None:
-        topic = Topic(name, name, logs, replica_count=wanted, placement=placement)
+    def create(
+        self,
+        name: str,
+        logs: int = 1,
+        wanted: int = 0,
+        placement: tuple[tuple[str, ...], ...] = (),
+        **settings: str,
+    ) -> None:
+        topic = Topic(name, name, logs, settings, wanted, placement)
         placed = attrs.evolve(topic, placement=self.planner.place(topic))
         self.order(CreateTopic(placed, is_assigned=bool(placement)))
         self.planner.forget_placed()
@@ -209,6 +217,8 @@ class Cluster:
         """Check what is true of each order: only usable brokers come, and only those go that have to."""
         present = self.ordered(f"{change.topic_id}/{change.log}")
         coming, usable = set(change.replicas) - set(present.replicas), self.usable()
+        if not present.assigned_count and coming:
+            assert list(change.replicas) == rank_nodes(f"{change.topic_id}/{change.log}", change.replicas)
         assert coming <= (usable or set(present.former)), "former ones stay if no broker is usable"
         voting = set(present.former or present.replicas)
         assert 2 * len(voting & self.alive) > len(voting), "the others can agree on it"
@@ -253,8 +263,9 @@ def test_every_change_has_a_reason() -> None:
     assert cluster.run(20) == []
     dead = cluster.present["logs/1"].replicas[0]
     cluster.kill(dead)
-    assert cluster.run(59) == []
-    assert {each.reason for each in cluster.run(20)} == {Reason.DEAD}
+    assert cluster.run(60) == [], "it is silent since the first of these seconds"
+    assert {each.reason for each in cluster.run(1)} == {Reason.DEAD}
+    cluster.run(20)
     cluster.revive(dead)
     cluster.create("wide", 1, wanted=9)
     assert cluster.run(20) == [], "there are no further brokers"
@@ -329,9 +340,20 @@ def test_living_brokers_keep_a_log_if_all_are_drained_and_one_is_forgotten() -> 
     assert set(kept.replicas) == {"b0", "b1", "b2"}
 
 
+def test_a_successor_comes_into_the_rack_that_has_lost_a_replica() -> None:
+    cluster = Cluster()
+    racks = {cluster.add_broker(rack): rack for rack in "rstrst"}
+    cluster.create("logs", 10)
+    cluster.drain("b0")
+    assert cluster.run(90)
+    for each in cluster.present.values():
+        assert {racks[store] for store in each.replicas} == {*"rst"}
+
+
 def test_damaged_replicas_are_copied_anew_one_after_the_other_while_one_is_whole() -> None:
     cluster = Cluster(broker_count=3)
     cluster.create("logs", 1)
+    cluster.create("branched", 1, availability="branch")
 
     def damage(to_copy: str, *damaged: str) -> None:
         for each in ("b0", "b1", "b2"):
@@ -339,8 +361,8 @@ def test_damaged_replicas_are_copied_anew_one_after_the_other_while_one_is_whole
                 BrokerRegistration(
                     address=each,
                     free_bytes=1000,
-                    damaged_logs=("logs/0",) * (each in damaged),
-                    logs_to_copy=("logs/0",) * (each in to_copy),
+                    damaged_logs=("logs/0", "branched/0") * (each in damaged),
+                    logs_to_copy=("logs/0", "branched/0") * (each in to_copy),
                 )
             )
 
@@ -375,8 +397,9 @@ def test_logs_whose_replicas_are_assigned_keep_their_number_and_order() -> None:
 
 
 def test_new_logs_are_placed_on_silent_brokers_rather_than_on_too_few() -> None:
-    cluster = Cluster(broker_count=3)
-    cluster.kill("b1", "b2")
+    cluster = Cluster(broker_count=4)
+    cluster.kill("b1", "b2", "b3")
+    cluster.drain("b3")
     cluster.run(10)
     cluster.create("logs", 1)
     assert set(cluster.present["logs/0"].replicas) == {"b0", "b1", "b2"}
@@ -429,11 +452,23 @@ def test_new_logs_are_spread_evenly(count: int, topics: list[tuple[int, int]]) -
         cluster.create(f"t{number}", logs, wanted)
         placement = cluster.state.topics[f"t{number}"].placement
         led, kept = Counter(leader for leader, *_ in placement), Counter(each for log in placement for each in log)
+        for log, (_, *others) in enumerate(placement):
+            assert others == rank_nodes(f"t{number}/{log}", others)
         for numbers, apart in ((led, 1), (kept, 2)):
             found = [numbers[each] for each in cluster.state.brokers]
             assert max(found) - min(found) <= apart, "one topic"
     loads = [cluster.state.replicas.counts[each] for each in cluster.state.brokers]
     assert max(loads) - min(loads) <= 1 + LOADS_APART
+
+
+def test_topics_that_are_created_at_the_same_time_are_spread_evenly() -> None:
+    cluster = Cluster(broker_count=5)
+    topics = [Topic(f"t{number}", f"t{number}", replica_count=1) for number in range(50)]
+    for _ in range(2):
+        placed = Counter(cluster.planner.place(each) for each in topics)
+        assert len(placed) == 5
+        assert max(placed.values()) - min(placed.values()) <= 1 + LOADS_APART
+        cluster.planner.forget_placed()
 
 
 @pytest.mark.parametrize("seed", range(20))
