@@ -133,6 +133,13 @@ class Model:
         assert brokers.is_alone == (not self.known and not self.has_forgotten)
         assert (brokers.all(), brokers.living()) == (every, living)
         assert brokers.advertised() == [each for each in every if each.address in self.advertised]
+        for each in "abcz":
+            assert brokers.is_heard(each, self.now) == (each == "a" or self.silent.get(each, 9e9) < TIMEOUT_S)
+        numbers = brokers.living_by_log(lambda each: [f"{each.number}", "all"])
+        assert numbers == {
+            name: {each.address for each in living if name in {f"{each.number}", "all"}}
+            for name in {"all", *(f"{each.number}" for each in living)}
+        }
         for each in "abz":
             assert brokers.find(each) == (own if each == "a" else self.known.get(each))
         for number in range(4):
@@ -180,6 +187,9 @@ REGISTRATION = BrokerRegistration(
     is_draining=True,
     is_stopping=True,
     under_replicated_logs=2,
+    damaged_logs=("1D/0",),
+    logs_to_copy=("2D/0",),
+    unreadable_logs=("3D/0", "3D/1"),
     forwarding_key="key",
 )
 
@@ -192,8 +202,11 @@ def test_a_registration_is_read_as_it_was_written() -> None:
     for name in set(fields) - {"version"}:
         rest = {key: each for key, each in fields.items() if key != name}
         default = getattr(BrokerRegistration(address="a"), name)
+        assert getattr(REGISTRATION, name) != default
         assert decode_broker("a", json.dumps(rest).encode()) == attrs.evolve(REGISTRATION, **{name: default})
     assert decode_broker("a", json.dumps(fields | {"new": 1}).encode()) == REGISTRATION
+    running = encode_broker(attrs.evolve(REGISTRATION, is_stopping=False))
+    assert json.loads(running).keys() == fields.keys() - {"is_stopping"}, "as the first release has it"
     with pytest.raises(StorageFormatError, match="newer version"):
         decode_broker("a", json.dumps(fields | {"version": BROKER_VERSION + 1}).encode())
     for malformed in (b"", b"[]", b"{}", b"\xff", json.dumps(fields | {"number": "x"}).encode()):

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from typing import Any
 
 import attrs
 import pytest
 
 from dafka.broker.core.metadata.commands import COMMAND_VERSION, CreateTopic, Order, decode_order, encode_order
 from dafka.broker.core.metadata.features import FeatureLevels, FeatureSupport
-from dafka.broker.core.metadata.store_record import StoreRecord, decode_store_record, encode_store_record
+from dafka.broker.core.metadata.store_record import (
+    SentCounter,
+    StoreRecord,
+    decode_counters,
+    decode_store_record,
+    encode_counters,
+    encode_store_record,
+)
 from dafka.errors import StorageFormatError
 from tests.broker.core.metadata.test_cluster_state import draw_orders, topic
 from tests.seeds import each_seed
@@ -43,9 +51,32 @@ def test_a_broker_that_does_not_know_a_command_does_not_skip_it() -> None:
             decode_order(value)
 
 
+def test_counters_are_read_as_they_were_written() -> None:
+    counters = {"a": SentCounter("s", 7), "b": SentCounter("", 2**40)}
+    assert decode_counters(encode_counters(counters)) == counters
+    for value in (b"", b"[]", b'{"a": 1}', b'{"a": [1, "s"]}'):
+        with pytest.raises(StorageFormatError, match="the counters of stores"):
+            decode_counters(value)
+
+
 def test_the_record_of_a_store_is_read_as_it_was_written() -> None:
-    record = StoreRecord("C" * 32, ("a", "b"), 7)
-    assert decode_store_record(encode_store_record(record)) == record
+    fields: dict[str, Any] = {
+        "applied": 7,
+        "recovery": 2,
+        "starts": ("s", "t"),
+        "store_id": "i",
+        "replaces": "j",
+        "pending_recovery": 3,
+    }
+    record = StoreRecord("C" * 32, ("a", "b"), **fields)
+    assert set(fields) | {"cluster_id", "first_voters"} == {each.name for each in attrs.fields(StoreRecord)}
+    for each in (record, attrs.evolve(record, pending_recovery=0), StoreRecord("C" * 32, ("a",))):
+        value = encode_store_record(each)
+        assert decode_store_record(value) == each
+        assert (b"pending_recovery" in value) == bool(each.pending_recovery), "the first release does not know it"
+    newer = encode_store_record(record).replace(b'"version":1', b'"version":2')
+    with pytest.raises(StorageFormatError, match="a newer version: update dafka"):
+        decode_store_record(newer)
     for value in (b"", b"{}", b'{"cluster_id": 1, "first_voters": []}'):
         with pytest.raises(StorageFormatError, match="the record of the store's cluster"):
             decode_store_record(value)

@@ -42,14 +42,14 @@ def test_an_operator_decides_between_clusters() -> None:
     assert choose_step(NEW[0], seen) == Refuse("there are several clusters, C1 and C2: choose one with --cluster")
     assert choose_step(NEW[0], seen, "C2") == Join("C2", ("a",))
     assert choose_step(NEW[0], seen, "C3") == Join("C3", ("e",))
-    for brokers, waited_s in ((seen, 0.0), ((), 0.0), ((), 60.0), (NEW[1:], 60.0)):
+    for brokers, waited_s in ((seen, 0.0), ((), 0.0), (seen, 2.9), ((), 60.0), (NEW[1:], 60.0)):
         assert choose_step(NEW[0], brokers, "C4", waited_s) == Wait("it waits for a broker of the cluster C4")
     missed = "no broker of the cluster C4 is seen, but brokers of C1 and C2 and C3: choose one with --cluster"
-    assert choose_step(NEW[0], seen, "C4", 60.0) == Refuse(missed)
+    assert choose_step(NEW[0], seen, "C4", 3.0) == Refuse(missed)
 
 
 def test_brokers_that_want_different_numbers_of_brokers_form_no_cluster() -> None:
-    found = choose_step(NEW[0], [attrs.evolve(NEW[1], initial_brokers=5), NEW[2]])
+    found = choose_step(NEW[0], [attrs.evolve(NEW[1], initial_brokers=5), NEW[2]], waited_s=0.9)
     assert isinstance(found, Refuse)
     assert "different numbers of initial brokers, 3 and 5" in found.reason
-    assert choose_step(NEW[0], [attrs.evolve(NEW[1], initial_brokers=5)], waited_s=60.0) == Wait(found.reason)
+    assert choose_step(NEW[0], [attrs.evolve(NEW[1], initial_brokers=5)], waited_s=1.0) == Wait(found.reason)

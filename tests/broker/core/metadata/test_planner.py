@@ -384,7 +384,7 @@ def test_damaged_replicas_are_copied_anew_one_after_the_other_while_one_is_whole
 
 def test_logs_whose_replicas_are_assigned_keep_their_number_and_order() -> None:
     cluster = Cluster(broker_count=5)
-    cluster.create("one", 1, placement=(("b2", "b1", "b0", "b3"),))
+    cluster.create("one", 1, wanted=2, placement=(("b2", "b1", "b0", "b3"),))
     assert cluster.run(20) == []
     cluster.drain("b2")
     (moved,) = cluster.run(20)

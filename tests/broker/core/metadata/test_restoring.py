@@ -13,6 +13,7 @@ import pytest
 from dafka.broker.access.credentials import MECHANISMS, derive_credential
 from dafka.broker.core.acls import Acl, AclRules, Operation, ResourceType
 from dafka.broker.core.client_quotas import EntityType, QuotaKey, make_entity
+from dafka.broker.core.metadata import restoring
 from dafka.broker.core.metadata.cluster_state import ClusterState
 from dafka.broker.core.metadata.commands import (
     AlterClientQuota,
@@ -59,6 +60,11 @@ def draw_command(draw: Random) -> Command:
     return CreateTopic(Topic(f"t{draw.randrange(10**9)}", f"{draw.randrange(16**32):032X}", 1, placement=(("a",),)))
 
 
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restoring, "COMMAND_ACLS_MAX", 4)
+
+
 @each_seed(15)
 def test_all_of_it_is_restored_and_nobody_may_do_more_meanwhile(seed: int) -> None:
     draw = Random(seed)
@@ -69,6 +75,7 @@ def test_all_of_it_is_restored_and_nobody_may_do_more_meanwhile(seed: int) -> No
     for first in range(0, len(records), size):
         for stage in list_stages(records[first : first + size]):
             for command in draw.sample(stage, len(stage)):
+                assert not isinstance(command, CreateAcls) or len(command.acls) <= 4
                 assert restored.apply(Order(command)) == DONE
                 check_permissions(restored, state)
     assert dict(take_restored(restored.records)) == dict(take_restored(state.records))

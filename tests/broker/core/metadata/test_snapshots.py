@@ -137,7 +137,7 @@ def test_snapshots_are_kept_and_dropped_as_their_broker_stores_them() -> None:
     again.load(stored)
     assert again.offsets == kept
     assert not again.take_changes()
-    assert again.find_before(kept[-1] - 1) == stored[b"%020d" % kept[-2]]
+    assert again.find_before(kept[-1] - 1) == again.find_before(kept[-2]) == stored[b"%020d" % kept[-2]]
     assert again.checksum(kept[-2]) == own.checksum(kept[-2])
     assert again.find_before(kept[0] - 1) is None
     with pytest.raises(StorageFormatError, match="the key of a snapshot is malformed"):
