@@ -16,7 +16,7 @@ from tests.broker.cluster.traffic import IDEMPOTENT, QUICK, Client, read_logs
 NAMES = (f"{SHORT}0", f"{SHORT}1")
 RECORDS = 20
 AGAIN_S = 0.3
-ANSWER_S = 60
+ANSWER_S = 20
 ASKED_S = 3.0
 
 _SETTLED = {
@@ -51,11 +51,11 @@ class Topics(Client):
             name = NAMES[self.turns % len(NAMES)]
             self.turns += 1
             if name in self.logs:
-                if not self._order("delete", name, partial(self._admin.delete_topics, [name])):
+                if not self._order("delete", name, partial(AdminClient.delete_topics, topics=[name])):
                     return
                 del self.logs[name]
             new = NewTopic(name, num_partitions=1, replication_factor=3)
-            if not self._order("create", name, partial(self._admin.create_topics, [new])):
+            if not self._order("create", name, partial(AdminClient.create_topics, new_topics=[new])):
                 return
             self.logs[name], self._records[name] = 1, set()
             if not self._wait_known(name):
@@ -63,7 +63,7 @@ class Topics(Client):
             self._write(name)
             if self.turns % 3 == 0:
                 more = NewPartitions(name, 2)
-                if not self._order("grow", name, partial(self._admin.create_partitions, [more])):
+                if not self._order("grow", name, partial(AdminClient.create_partitions, new_partitions=[more])):
                     return
                 self.logs[name] = 2
             self._read(name)
@@ -74,21 +74,23 @@ class Topics(Client):
         there = {name: logs for name, logs in found.items() if name in NAMES and self.logs.get(name, 0) is not None}
         return self.problems + ([] if wanted == there else [f"there are {there} logs instead of {wanted}"])
 
-    def _order(self, action: str, name: str, send: Callable[[], dict[str, Any]]) -> bool:
+    def _order(self, action: str, name: str, send: Callable[[AdminClient], dict[str, Any]]) -> bool:
         """Repeat an order until it was carried out, and return True; False if the client is stopped before."""
         before, is_repeated = self.logs.get(name), False
         while not self.is_stopped.is_set():
+            self.waits_for = f"{action} {name}"
             try:
-                send()[name].result(ANSWER_S)
+                send(self._admin)[name].result(ANSWER_S)
                 return True
             except KafkaException as error:
+                self.waits_for += f": {error}"
                 if _SETTLED.get(code := error.args[0].code()) == action:
                     if not is_repeated:
                         self.problems.append(f"turn {self.turns}: {action} {name}, which has {before} logs: {error}")
                     return True
                 is_repeated = is_repeated or code not in (KafkaError.NOT_CONTROLLER,)
-            except TimeoutError:
-                is_repeated = True
+            except TimeoutError:  # librdkafka can stop to answer
+                is_repeated, self._admin = True, AdminClient({**self.servers, **QUICK})
             self.is_stopped.wait(AGAIN_S)
         if is_repeated:
             self.logs[name] = None
@@ -99,6 +101,7 @@ class Topics(Client):
         former = self._ids.get(name, "")
         while not self.is_stopped.is_set():
             found = {_find_id(url, name) for url in self._urls}
+            self.waits_for = f"the id of {name}, which is {' or '.join(sorted(found))} and was {former}"
             if len(found) == 1 and found.isdisjoint({former, ""}):
                 (self._ids[name],) = found
                 return True
@@ -106,6 +109,7 @@ class Topics(Client):
         return False
 
     def _write(self, name: str) -> None:
+        self.waits_for = f"acknowledgements of {name}"
         producer = Producer({**self.servers, **IDEMPOTENT})
         for number in range(RECORDS):
             value = f"{name} {self.turns} {number}".encode()
@@ -123,6 +127,7 @@ class Topics(Client):
     def _read(self, name: str) -> None:
         if self.is_stopped.is_set():
             return
+        self.waits_for = f"records of {name}"
         try:
             (records, *_) = read_logs(self.servers["bootstrap.servers"], name, 1)
         except AssertionError as error:

@@ -53,11 +53,13 @@ class Client(ABC):
 
     Attributes:
         problems: What it has seen that must never be.
+        waits_for: What it does now, and the last error of that, for the report of a client that does not go on.
         is_stopped: Set when it is to end.
     """
 
     def __init__(self, servers: str) -> None:
         self.problems: list[str] = []
+        self.waits_for = ""
         self.is_stopped = threading.Event()
         self.servers = {"bootstrap.servers": servers}
 

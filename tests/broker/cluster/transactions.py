@@ -46,7 +46,8 @@ class Transactions(Client):
                 producer = self.open()
                 while not self.is_stopped.wait(PAUSE_S):
                     self._transact(producer, len(self.outcomes))
-            except KafkaException:  # the next producer ends its transaction
+            except KafkaException as error:  # the next producer ends its transaction
+                self.waits_for = str(error)
                 self.is_stopped.wait(PAUSE_S)
 
     def open(self) -> Producer:
@@ -83,9 +84,11 @@ class Transactions(Client):
 
     def _end(self, end: Any) -> None:
         while True:
+            self.waits_for = end.__name__
             try:
                 end(ANSWER_S)
             except KafkaException as error:
+                self.waits_for += f": {error}"
                 if error.args[0].retriable() and not self.is_stopped.is_set():
                     continue
                 raise

@@ -102,8 +102,16 @@ class Workload:
             payers = zip(self.payers, paid, strict=True)
             return [
                 *(f"records of {each.topic}" for each, before in senders if not each.is_more_acknowledged(before)),
-                *(f"transactions of {each.name}" for each, before in payers if each.committed <= before),
-                *(["changes of topics"] if self.topics is not None and self.topics.turns <= turns else []),
+                *(
+                    f"transactions of {each.name} ({each.waits_for})"
+                    for each, before in payers
+                    if each.committed <= before
+                ),
+                *(
+                    f"changes of topics ({each.waits_for})"
+                    for each in (self.topics,)
+                    if each is not None and each.turns <= turns
+                ),
             ]
 
         try:
