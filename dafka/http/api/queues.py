@@ -282,7 +282,7 @@ async def _send_records(receipt: str, lock_ms: int, lines: Sequence[RecordLine],
     RequiredPermission.QUEUE,
     name="acknowledgeRecords",
     tag="Queues",
-    errors=("log_not_found", "conflict"),
+    errors=("log_not_found", "conflict", "leader_unavailable", "leader_changed"),
 )
 async def acknowledge_records(request: Request, document: Acknowledge) -> AcknowledgedQueue:
     """Accept, release, reject or renew records that a receipt locks.

@@ -141,7 +141,7 @@ class RemoteQueues:
         except UnsentError:
             raise LeaderMovedError(logs[0]) from None
         except BrokerError as error:
-            return acknowledgements.refuse(self._leaders.unavailable(logs[0], str(error)))
+            raise self._leaders.unavailable(logs[0], str(error)) from None
         except WebError as error:
             if error.code in RETRIED:
                 raise LeaderMovedError(logs[0]) from None
@@ -149,7 +149,7 @@ class RemoteQueues:
         if answers:
             return answers[0]
         where = f"log {logs[0].number} of the topic {queue.topic!r}"
-        return acknowledgements.refuse(WebError("leader_changed", f"{where} got another leader, or does not answer"))
+        raise WebError("leader_changed", f"{where} got another leader, or does not answer")
 
     def release(self, queue: Queue, logs: Sequence[Log], receipt: str) -> None:
         """Begin to release all records that a receipt locks. If that fails, their locks expire."""

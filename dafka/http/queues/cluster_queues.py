@@ -98,8 +98,12 @@ class ClusterQueues:
     async def acknowledge(
         self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
     ) -> list[RefusedRecords]:
-        """Acknowledge records durably, at the next leader of a log if that has changed. Return what is refused."""
+        """Acknowledge records durably, at the next leader of a log if that has changed. Return what is refused.
+
+        Raises `WebError` if a leader does not answer about records that the acknowledgements do not name.
+        """
         refused: list[RefusedRecords] = []
+        problems: list[WebError] = []
         deadline = trio.current_time() + LEADER_WAIT_S
 
         async def acknowledge(some: Sequence[Log]) -> None:
@@ -107,14 +111,18 @@ class ClusterQueues:
             access: QueueAccess = self._local if some[0].leadership.is_led else self._remote
             try:
                 refused.extend(await access.acknowledge(queue, some, said))
-            except LeaderMovedError as error:
-                if trio.current_time() > deadline:
-                    refused.extend(said.refuse(error))
-                    return
-                await trio.sleep(RETRY_S)
-                begin(some)
+            except LeaderMovedError:
+                if trio.current_time() <= deadline:
+                    await trio.sleep(RETRY_S)
+                    begin(some)
+                else:
+                    fail(said, WebError("leader_unavailable", f"a log of the topic {queue.topic!r} has no leader yet"))
             except WebError as error:
-                refused.extend(said.refuse(error))
+                fail(said, error)
+
+        def fail(said: Acknowledgements, error: WebError) -> None:
+            problems.append(error)
+            refused.extend(said.refuse(error))
 
         def begin(some: Sequence[Log]) -> None:
             for each in group_by_leader(some):
@@ -123,6 +131,8 @@ class ClusterQueues:
         with unwrap_group():
             async with trio.open_nursery() as nursery:
                 begin(logs)
+        if problems and acknowledgements.others is not None:
+            raise problems[0]
         return sorted(refused, key=lambda each: (each.log, each.offset))
 
     def release(self, queue: Queue, logs: Sequence[Log], receipt: str) -> None:

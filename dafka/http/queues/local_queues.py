@@ -88,7 +88,7 @@ class LocalQueues:
     ) -> list[RefusedRecords]:
         """Acknowledge records durably. Return what is refused."""
         refused: list[RefusedRecords] = []
-        changed: dict[Log, LedSharePartition] = {}
+        changed: dict[Log, tuple[LedSharePartition, Sequence[Acknowledgement]]] = {}
         for log in logs:
             _check_led(log)  # before anything is acknowledged: the request is repeated at the new leaders
         for log in logs:
@@ -97,19 +97,24 @@ class LocalQueues:
             if served is not None:
                 receipt, others = acknowledgements.receipt, acknowledgements.others
                 found = self._shares.acknowledge_acquired(served, receipt, asked, others)
-                changed[log] = served
+                changed[log] = served, found
             lost = [
                 RefusedRecords(log.number, first, end - 1, "lock_lost", "the receipt does not lock them any more")
                 for first, end in find_missing(asked, found)
             ]
             refused += lost
-        uncertain = await self._shares.wait_written(changed.values())
-        for log, served in changed.items():
+        uncertain = await self._shares.wait_written([served for served, _ in changed.values()])
+        for log, (served, acquired) in changed.items():
             if served in uncertain:
                 code = "storage_failed" if uncertain[served] is ErrorCode.KAFKA_STORAGE_ERROR else "leader_changed"
-                message = "it is not known whether they were acknowledged"
+                named, message = (
+                    acknowledgements.of_logs([log.number]),
+                    "it is not known whether they were acknowledged",
+                )
                 refused = [each for each in refused if each.log != log.number]
-                refused += acknowledgements.of_logs([log.number]).refuse(WebError(code, message))
+                refused += named.refuse(WebError(code, message))
+                rest = find_missing(acquired, named.ranges.get(log.number, ()))
+                refused += [RefusedRecords(log.number, first, end - 1, code, message) for first, end in rest]
         return refused
 
     def release(self, queue: Queue, logs: Sequence[Log], receipt: str) -> None:

@@ -244,7 +244,10 @@ class QueueAccess(Protocol):
     async def acknowledge(
         self, queue: Queue, logs: Sequence[Log], acknowledgements: Acknowledgements
     ) -> list[RefusedRecords]:
-        """Acknowledge records of these logs durably. Return what is refused."""
+        """Acknowledge records of these logs durably. Return what is refused.
+
+        Raises `WebError` if it is not known whether records that are not named were acknowledged.
+        """
 
     def release(self, queue: Queue, logs: Sequence[Log], receipt: str) -> None:
         """Begin to release all records that a receipt locks. If that fails, their locks expire."""

@@ -65,6 +65,7 @@ class Queue:
         asked = {"records_max": records_max, "wait_ms": wait_ms, **document}
         answer = self._check("POST", "/receive", self.web.ask("POST", f"{self.path}/receive", document=asked))
         assert answer.status == 200, answer.body
+        assert len(answer.document["records"]) <= records_max
         return answer.document["receipt"], answer.document["records"]
 
     def acknowledge(

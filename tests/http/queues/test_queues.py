@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -38,9 +39,18 @@ def test_each_record_is_locked_for_one_client_until_it_is_acknowledged(web: Shar
     assert queue.web.ask("GET", queue.path).document["logs"][0]["start_offset"] == 6
 
 
-def test_a_client_takes_no_more_than_it_wants(web: SharedWeb) -> None:
+LARGE = {
+    "value": {"value": "x" * 1000},
+    "key": {"value": "x", "key": "x" * 1000},
+    "headers": {"value": "x", "headers": [["x" * 500, "x" * 500]]},
+}
+
+
+@pytest.mark.parametrize("part", LARGE)
+def test_a_client_takes_no_more_than_it_wants(web: SharedWeb, part: str) -> None:
     queue = Queue.make(web)
-    queue.publish(*(str(number) * 1000 for number in range(9)))
+    body = b"\n".join([json.dumps(LARGE[part]).encode()] * 9)
+    web.ask("POST", f"/topics/{queue.topic}/records", body, Content_Type="application/x-ndjson")
     _, first = queue.receive(bytes_max=2500)
     assert offsets(first) == [0, 1, 2]
     _, second = queue.receive(bytes_max=1)
