@@ -179,9 +179,9 @@ class Authenticator:
     async def check_password(self, name: str, password: str, *, host: str, is_private: bool) -> Principal:
         """Return the principal for a name and a password. Raises `WebError` if they are wrong."""
         user = await self.log_in(name, password, host=host, is_private=is_private)
-        return Principal(
-            self.users, name, lambda current: user is None or current.credentials == user.credentials, host=host
-        )
+        if user is None:
+            return Principal(None)
+        return Principal(self.users, name, lambda current: current.credentials == user.credentials, host=host)
 
     async def check_token(self, token: str, *, host: str, is_private: bool) -> Principal:
         """Return the principal for a token of the file of users or of the issuer.

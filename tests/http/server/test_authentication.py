@@ -15,12 +15,14 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from dafka.broker.access.credentials import MECHANISMS, create_token, derive_credential
 from dafka.broker.access.logins import Logins
 from dafka.broker.access.permissions import EffectivePermissions, Permissions
 from dafka.broker.access.users import Users
 from dafka.broker.access.users_file import User, write_users
+from dafka.broker.connections.tcp_server import AcceptedClient
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker, create_key
 from dafka.http.server.authentication import COOKIE, SESSION_S, Authenticator, Sessions
 from dafka.http.server.errors import WebError
@@ -28,6 +30,7 @@ from dafka.http.server.principal import Principal
 from dafka.http1.head import Head
 from tests.http.running import Answer, SharedWeb
 from tests.http.secured import PASSWORD, Account, run_secured
+from tests.http.websocket.clients import open_client
 
 MODULE = "dafka.http.server.authentication"
 SECRET, SENDER, RECEIVER = "s" * 32, "a" * 32, "b" * 32
@@ -66,10 +69,12 @@ class Door:
 
     async def identify(self, *, is_private: bool = True, **headers: str) -> Principal:
         given = {name.lower(): value for name, value in headers.items()}
-        head = Head("GET", "/topics", ("topics",), (), given)
-        return await self.authenticator.identify(
-            head, host=f"h{next(self._hosts)}", is_private=is_private, signatures=self.signatures
+        head, host = Head("GET", "/topics", ("topics",), (), given), f"h{next(self._hosts)}"
+        principal = await self.authenticator.identify(
+            head, host=host, is_private=is_private, signatures=self.signatures
         )
+        assert principal.user is None or principal.host == host, "ACLs count for addresses"
+        return principal
 
     async def outcome(self, **options: Any) -> str:
         """Return the name of the user of a request, an empty one if it has no credentials, or why it is refused."""
@@ -240,6 +245,21 @@ async def test_without_users_everybody_may_do_everything() -> None:
         assert (principal.is_known, principal.user, principal.is_broker) == (True, None, False)
         principal.check_administrator()
         principal.check_write("orders")
+    claimed = [
+        await authenticator.check_password("ada", "wrong", host="h", is_private=False),
+        await authenticator.check_token("x", host="h", is_private=False),
+    ]
+    assert [each.user for each in claimed] == [None, None], "nobody has proved who it is"
+
+
+async def test_wrong_credentials_are_answered_late(
+    door: Door, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(f"{MODULE}.FAILURE_DELAY_S", 7)
+    for given, delay_s in ((f"Bearer {door.secrets[0]}", 0), ("Bearer x", 7), (f"{SCHEME} x", 7)):
+        begun_s = trio.current_time()
+        await door.outcome(Authorization=given)
+        assert trio.current_time() == begun_s + delay_s
 
 
 def test_sessions_last_while_they_are_used_and_give_way_to_others_in_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +314,20 @@ def test_pages_of_other_sites_cannot_use_the_session_of_a_browser(secured: tuple
     cross_site: dict[str, Any] = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}
     assert web.ask("GET", "/topics", **cookie, **cross_site).code == "forbidden"
     assert web.ask("POST", "/topics", document={"name": "a"}, **cookie, Origin="https://evil.example").status == 403
+
+
+async def test_nobody_logs_in_over_a_connection_that_others_can_read(
+    secured: tuple[SharedWeb, Account], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web, account = secured
+    monkeypatch.setattr(AcceptedClient, "is_local", False)
+    login, token = {"user": "ada", "password": PASSWORD}, f"Bearer {account.token}"
+    assert (await web.request("POST", "/session", document=login)).code == "forbidden"
+    for given in (basic("ada"), token):
+        assert (await web.get("/topics", Authorization=given)).code == "forbidden"
+    for fields in (login, {"token": account.token}):
+        async with open_client(web) as client:
+            assert (await client.ask("authenticate", **fields))["code"] == "forbidden"
 
 
 async def test_wrong_passwords_lock_out_nobody_else(secured: tuple[SharedWeb, Account]) -> None:

@@ -93,6 +93,9 @@ async def test_a_body_has_a_size_limit() -> None:
             chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in parts)
             answer = await web.exchange(head("Transfer-Encoding: chunked", "Connection: close", **PUBLISH) + chunks)
             assert status_of(answer) == status
+            document = b'{"name": "b"}'.ljust(size)
+            created = await web.request("POST", "/topics", document, Content_Type="application/json")
+            assert created.status == {200: 201}.get(status, status)
 
 
 async def test_a_client_that_resets_its_connection_within_a_body_is_no_failure_of_the_broker(

@@ -19,6 +19,13 @@ from tests.http.running import SharedWeb
 from tests.http.secured import Account, run_secured
 from tests.http.websocket.clients import open_client
 
+ALLOWED = [
+    *((ResourceType.TOPIC, name, "User:anne", Operation.WRITE) for name in ("orders", "fresh")),
+    (ResourceType.TOPIC, "orders", "User:bob", Operation.READ),
+    (ResourceType.GROUP, "billing", "User:bob", Operation.READ),
+]
+"""What ACLs allow to clients at this address."""
+
 ISSUER: dict[str, Any] = {"oauth_issuer": "https://issuer.example", "oauth_audience": "dafka"}
 
 
@@ -38,8 +45,7 @@ def web(tmp_path: Path) -> Iterator[SharedWeb]:
     config = Config().with_clients(oauth_keys=str(tmp_path / "keys"), **ISSUER)
     with run_secured(tmp_path, config) as (web, account):
         web.ask("POST", "/topics", document={"name": "orders"}, **account.root)
-        acls = (Acl(ResourceType.TOPIC, "orders", "User:anne", Operation.WRITE),)
-        web.call(web.broker.node.admin.change, CreateAcls(acls))
+        web.call(web.broker.node.admin.change, CreateAcls(tuple(Acl(*each, host="127.0.0.1") for each in ALLOWED)))
         yield web
 
 
@@ -60,6 +66,18 @@ def test_requests_with_a_token_have_the_permissions_of_its_user(web: SharedWeb, 
     for forged in (bearer(exp=int(time.time()) - 1), bearer(key=STRANGER), {"Authorization": "Bearer a.b.c"}):
         assert publish(web, **forged) == 401
     assert publish(web, Authorization=f"Bearer {Account.create(tmp_path / 'other').token}") == 401
+
+
+def test_acls_that_allow_to_use_something_do_not_allow_to_create_delete_or_change_it(web: SharedWeb) -> None:
+    assert web.ask("POST", "/topics/fresh/records", b"x", **bearer()).code == "topic_not_found"
+    assert web.broker.node.find_topic("fresh") is None
+    commit = {"topic": "orders", "offsets": {"0": 0}}
+    assert web.ask("PUT", "/groups/billing/offsets", document=commit, **bearer(sub="bob")).status == 200
+    assert web.ask("DELETE", "/groups/billing", **bearer(sub="bob")).code == "forbidden"
+    assert web.ask("GET", "/groups/billing", **bearer(sub="bob")).status == 200
+    queue = "/topics/orders/queues/billing"
+    settings = {"settings": {"share.delivery.count.limit": "7"}}
+    assert web.ask("PUT", queue, document=settings, **bearer(sub="bob")).code == "forbidden"
 
 
 async def test_a_token_ends_on_an_open_connection(web: SharedWeb, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 import re
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import astuple
 
 from dafka import Config
+from dafka.errors import StorageError
 from dafka.http.server.http_server import HttpCounters
 from dafka.http.server.metrics import COUNTERS, GAUGES, HttpMetrics
-from dafka.http.server.storage_state import USAGE_S, StorageMeter
+from dafka.http.server.storage_state import USAGE_S, StorageMeter, StorageVerification, describe_damage
 from dafka.http.server.survey_cache import SurveyCache
 from dafka.http.server.throughput import GAP_S, INTERVAL_S, SAMPLES_MAX, Throughput, Totals
 from dafka.operations.metrics import TopicLabels
@@ -28,6 +29,7 @@ from dafka.protocol.observer.cluster_survey import ClusterSurvey, HolderView, Pa
 from dafka.records import Partition
 from dafka.roles import Observer, open_observer
 from dafka.storage import StorageStatistics
+from dafka.storage.base import Damage
 from tests.cli.harness import Dafka
 from tests.http.running import DEADLINE_S, open_web, publish_as_node, wait_answer
 from tests.seeds import each_seed
@@ -47,7 +49,7 @@ def test_rates_are_those_of_the_last_readings_whatever_the_wall_clock_shows() ->
             throughput.add(Totals(*totals), now_s, wall_ms)
             rates = (round((new - old) / wait_s, 1) for new, old in zip(totals, before, strict=True))
             kept = [*kept, (wall_ms, *rates)][-SAMPLES_MAX:] if wait_s <= GAP_S else []
-            assert [msgspec.structs.astuple(each) for each in throughput.history()] == kept
+            assert [astuple(each) for each in throughput.history()] == kept
             assert throughput.newest == (throughput.history()[-1] if kept else None)
             wait_s = random.choice([0.25, 0.75, 1, 4, GAP_S] * 99 + [GAP_S + 1])
             now_s += wait_s
@@ -90,17 +92,29 @@ async def test_other_stores_have_parts_of_a_topic_as_the_newest_survey_says() ->
 
 
 async def test_a_plugin_that_fails_does_not_end_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [RuntimeError("a mistake"), StorageError("the disk is gone")]
+    observers: list[Any] = [lambda *_: 1 / 0, open_observer]
+
+    def observe(*given: Any) -> Any:
+        return observers[0](*given)
+
     async def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("a mistake")
+        raise failures[0]
 
     monkeypatch.setattr("dafka.http.server.storage_state.verify_storage", fail)
-    monkeypatch.setattr("dafka.http.server.survey_cache.open_observer", lambda *_: 1 / 0)
+    monkeypatch.setattr("dafka.http.server.survey_cache.open_observer", observe)
+    monkeypatch.setattr("dafka.http.server.survey_cache.RETRY_S", 0.01)
     async with open_web() as web:
-        await web.request("POST", "/storage/verification")
-        done = await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] == "failed")
-        assert done["error"] == "the broker's log has the reason"
+        for error in ("the broker's log has the reason", "the disk is gone"):
+            assert (await web.request("POST", "/storage/verification")).status == 202
+            done = await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] == "failed")
+            assert (done["error"], done["finished_at"] is None) == (error, False)
+            failures.pop(0)
         found = await wait_answer(lambda: web.get("/nodes"), lambda found: bool(found["note"]))
         assert [each["is_self"] for each in found["nodes"]] == [True]
+        observers.pop(0)
+        found = await wait_answer(lambda: web.get("/nodes"), lambda found: bool(found["towers"]))
+        assert found["note"] == "", "it is observed again"
 
 
 async def test_the_storage_is_described_and_verified_and_damage_is_named_in_the_overview(tmp_path: Path) -> None:
@@ -118,7 +132,8 @@ async def test_the_storage_is_described_and_verified_and_damage_is_named_in_the_
         assert next(each for each in found["topics"] if each["name"] == "orders")["records"] == 20
         assert (await web.get("/storage/verification")).document["state"] == "none"
         done = await verify()
-        assert (done["damages"], done["error"], done["records_read"] >= 20) == ([], "", True)
+        assert (done["damages"], done["error"], done["partitions"]) == ([], "", found["partitions"])
+        assert done["records_read"] >= 20
         assert done["finished_at"] >= done["started_at"]
         for path in (each for each in (tmp_path / "log").rglob("*") if each.is_file()):
             content = path.read_bytes()
@@ -194,6 +209,31 @@ def test_metrics_are_the_counters_of_the_server(seed: int) -> None:
     assert found == expected
 
 
+async def test_a_verification_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def verify(_storage: object, progress: Callable[[int, int], None]) -> None:
+        progress(3, 10)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("dafka.http.server.storage_state.verify_storage", verify)
+    storage: Any = None
+    verification = StorageVerification(storage)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(verification.run)
+        assert [verification.start(), verification.start()] == [True, False]
+        await trio.testing.wait_all_tasks_blocked()
+        report = verification.report
+        assert (report.state, report.records_read, report.records_total) == ("running", 3, 10)
+        nursery.cancel_scope.cancel()
+
+
+def test_damage_is_described_with_the_records_that_it_affects() -> None:
+    found = [
+        astuple(describe_damage(each))
+        for each in (Damage("a file", "it is torn", Partition("orders", "P"), 5, 9), Damage("a file", "it is torn"))
+    ]
+    assert found == [("a file", "it is torn", "orders", "P", 5, 9), ("a file", "it is torn", "", "", 0, 0)]
+
+
 async def test_the_storage_is_measured_again_after_a_while(autojump_clock: trio.testing.MockClock) -> None:
     statistics = StorageStatistics(partitions=1, records=2, content_bytes=3, stored_bytes=4)
     measured: list[float] = []
@@ -229,8 +269,11 @@ async def test_metrics_count_what_clients_do() -> None:
         assert found["dafka_http_responses_total", "404"] == 1
         assert found["dafka_http_records_total", "produced", "orders"] == 2
         assert found["dafka_http_records_total", "consumed", "orders"] == 2
-        assert found["dafka_http_bytes_total", "received"] > 300
         assert found["dafka_http_accepted_connections_total",] == 4
+        sent = b"GET /topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        answer, counters = await web.exchange(sent), web.server.counters
+        received = found["dafka_http_bytes_total", "received"], found["dafka_http_bytes_total", "sent"]
+        assert (counters.received_bytes, counters.sent_bytes) == (received[0] + len(sent), received[1] + len(answer))
 
 
 def test_a_broker_serves_them_beside_its_other_metrics(dafka: Dafka) -> None:

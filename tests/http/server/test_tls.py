@@ -19,6 +19,7 @@ from websockets.trio.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from dafka import Config
+from dafka.broker.connections.tcp_server import AcceptedClient
 from tests.http.running import DEADLINE_S, RunningWeb, open_web, read_all
 from tests.http.server.test_authentication import basic
 from tests.http.websocket.clients import JSON, Client
@@ -48,7 +49,9 @@ async def curl(web: RunningWeb, folder: Path, path: str, *options: str) -> str:
     return done.stdout.decode()
 
 
-async def test_a_client_publishes_and_reads_over_tls(tmp_path: Path) -> None:
+async def test_a_client_publishes_and_reads_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of another machine."""
+    monkeypatch.setattr(AcceptedClient, "is_local", False)
     async with open_encrypted(tmp_path) as web:
         user = ("-u", f"anne:{PASSWORD}")
         (tmp_path / "body").write_bytes(b"x" * 500_000)
@@ -80,6 +83,7 @@ async def test_clients_without_tls_are_ended(tmp_path: Path) -> None:
         for sent in (b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n", b"", b"\x16\x03\x01"):
             answer = await web.exchange(sent)
             assert b"HTTP" not in answer
+        assert web.server.counters.disconnected == {"no TLS": 3}
         user = ("-u", f"anne:{PASSWORD}")
         assert "topics" in await curl(web, tmp_path, "/topics", *user)
 

@@ -155,6 +155,7 @@ async def test_half_open_connection_gives_everything_back() -> None:
     async with open_web() as web:
         async with open_client(web) as publisher:
             await publisher.publish("orders", "a")
+            assert web.server.counters.websocket_connections == 1
         for _ in range(3):
             async with open_raw(web) as client:
                 subscribe = {"type": "subscribe", "id": 1, "topic": "orders", "from": "earliest", "credit": 10}
@@ -164,6 +165,7 @@ async def test_half_open_connection_gives_everything_back() -> None:
                 assert await client.receive_close() in {0, 1006}
         quotas = web.server.quotas
         await wait_until(lambda: not len(quotas))
+        assert web.server.counters.websocket_connections == 0
         assert len(web.broker.node.watchers) <= 1, "only the log of metadata is watched"
 
 
