@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
@@ -18,6 +20,7 @@ from dafka.http.forwarding.broker_client import BrokerClient
 from dafka.http.forwarding.broker_link import BrokerLink
 from dafka.http.server.errors import WebError
 from tests.broker.core.entries import epoch_end
+from tests.http.api.events import EventSource
 from tests.http.running import TOPIC, Pair, RunningWeb, log_of, open_pair
 from tests.http.secured import create_with_secret
 from tests.http.websocket.clients import open_client
@@ -82,14 +85,23 @@ async def test_clients_miss_nothing_while_leaders_move(seed: int) -> None:
             assert found == [(number, offset + place, value) for place, value in enumerate(new)]
 
 
+async def test_a_record_that_a_client_may_publish_reaches_a_leader_that_takes_smaller_messages_only() -> None:
+    async with open_pair(config=Config().with_http(message_bytes_max=2000)) as pair:
+        answer = await pair.first.request("POST", f"/topics/{TOPIC}/records", b"x" * 100_000)
+        assert answer.document == {"offsets": [{"log": 0, "offset": 0, "count": 1}]}
+
+
 async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_pair() as pair, open_client(pair.first) as client:
+    async with open_pair() as pair, open_client(pair.first) as client, AsyncExitStack() as stack:
         for web, values in ((pair.first, "abC"), (pair.second, "abcd")):
             await web.broker.node.admin.change_topic(TOPIC, settings={"availability": "branch"})
             pair.lead(0, web)
             await post(pair.first, *values)
         await client.subscribe(TOPIC)
         assert await client.values(4) == ["a", "b", "c", "d"]
+        source = EventSource()
+        stream = await stack.enter_async_context(source.connect(pair.first, f"/topics/{TOPIC}/records"))
+        await source.read(stream, 4)
         webs = enumerate((pair.second, pair.first), 1)
         second, first = (LeaderAndEpoch(epoch, web.broker.node.address) for epoch, web in webs)
         rows = [EpochStart("", second, NO_EPOCH_END, ()), EpochStart("", first, epoch_end(second, 2), ())]
@@ -99,6 +111,8 @@ async def test_subscription_goes_back_to_where_the_branches_part(monkeypatch: py
         assert (record["offset"], record["value"]) == (2, "C")
         await post(pair.first, "D")
         assert await client.values(1) == ["D"]
+        await source.read(stream, 6)
+        assert [each["value"] for each in source.records] == [*"abcdCD"]
 
 
 def client_of(pair: Pair) -> tuple[BrokerClient, BrokerRegistration]:

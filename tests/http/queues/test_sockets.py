@@ -74,6 +74,24 @@ async def test_a_client_waits_for_the_state_of_a_queue(web: SharedWeb) -> None:
         assert log["available_count"] == 1
 
 
+async def test_requests_of_a_socket_wait_while_many_others_are_not_answered(
+    web: SharedWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka.http.websocket.session.UNANSWERED_MAX", 2)
+    queue = Queue.make(web)
+    async with open_client(web) as client:
+        named = Consumer(client, queue).named
+        for _ in range(3):
+            assert (await client.ask("describe_queue", **named))["type"] == "described_queue"
+            assert (await client.ask("describe_queue", **named, logs=[7]))["code"] == "log_not_found"
+        waiting = {await client.send("describe_queue", **named, wait_ms=60_000) for _ in range(2)}
+        last = await client.send("describe_queue", **named)
+        await web.request("POST", f"/topics/{queue.topic}/records", b"a")
+        answers = [await client.expect("described_queue") for _ in range(3)]
+        assert {each["id"] for each in answers} == {*waiting, last}
+        assert answers[0]["id"] in waiting, "the last one is executed when one of them is answered"
+
+
 async def test_large_records_are_sent_whole(web: SharedWeb) -> None:
     queue = Queue.make(web)
     values = ["ä" * 300_000, "b" * 300_000]

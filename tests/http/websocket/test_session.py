@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import zlib
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 import trio
@@ -16,6 +19,7 @@ import trio.testing
 from dafka import Config
 from dafka.batches import decode_batch, encode_batch
 from dafka.broker.access.permissions import Permissions
+from dafka.broker.connections.memory import Memory
 from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.transactions.coordinator import InitProducerResult
@@ -23,14 +27,16 @@ from dafka.broker.log.durable_waits import DurableWaits
 from dafka.errors import ConfigError, StorageError
 from dafka.http.logs.publishing import Publication
 from dafka.http.server.errors import WebError
+from dafka.http.server.http_server import HttpCounters
 from dafka.http.websocket import session as session_module
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
+from dafka.http.websocket.connection import SEND_BYTES, ClientStream, Connection
 from dafka.http.websocket.messages import Ping
 from dafka.http.websocket.session import FORWARDED_FACTOR, Session
 from dafka.http.websocket.shared_reads import SharedReads
 from tests.http.running import DEADLINE_S, RunningWeb, SharedWeb, open_web
 from tests.http.server.test_authentication import basic
-from tests.http.websocket.clients import BINARY, JSON, KEY, open_client, open_raw
+from tests.http.websocket.clients import BINARY, COMPRESSED, FINAL, JSON, KEY, TEXT, frame, open_client, open_raw
 from tests.kafka.server.secured import PASSWORD, write_user_file
 from tests.waiting import wait_until
 
@@ -200,6 +206,96 @@ async def test_record_batches_are_published_and_sent_as_they_are(web: SharedWeb,
         assert message[:RECORDS_HEAD_BYTES] == b"\x02\0\0\0" + place
         assert decode_batch(message[RECORDS_HEAD_BYTES:], bytes_max=2**20).values == [b"a", b"\xff"]
         assert web.server.counters.produced[name] == 2
+
+
+@pytest.mark.parametrize("subprotocol", [JSON, BINARY])
+async def test_messages_are_framed_whatever_their_size(web: SharedWeb, topic: str, subprotocol: str) -> None:
+    sizes, values = set[int](), [*range(40), *range(2**16 - 150, 2**16 - 80)]
+    async with open_client(web, subprotocol) as client:
+        identifier = await client.subscribe(topic, credit=0)
+        for size in values:
+            await client.publish(topic, "x" * size)
+            await client.send("credit", id=identifier, records=1)
+            received = await client.connection.recv()
+            assert (b"x" * size if isinstance(received, bytes) else "x" * size) in received
+            sizes.add(len(received))
+    assert {125, 126, 127, 2**16 - 1, 2**16} <= sizes
+
+
+async def test_messages_are_compressed_as_the_client_can_take_them(web: SharedWeb, topic: str) -> None:
+    """A small window does not reach back to where the text was first."""
+    value = "".join(Random(1).choices("abcdefghij", k=2000)) * 2
+    await web.request("POST", f"/topics/{topic}/records", value.encode())
+    subscribe = json.dumps({"type": "subscribe", "id": 1, "topic": topic, "from": "earliest", "credit": 1})
+    for offer, is_compressed in (("", True), ("; server_max_window_bits=9", False)):
+        async with open_raw(web, f"Sec-WebSocket-Extensions: permessage-deflate{offer}") as client:
+            await client.send(frame(TEXT, subscribe.encode()))
+            await client.receive()
+            first, payload = await client.receive()
+            assert first == FINAL | TEXT | (COMPRESSED if is_compressed else 0)
+            text = zlib.decompressobj(-15).decompress(payload + b"\0\0\xff\xff") if is_compressed else payload
+            assert json.loads(text)["records"][0]["value"] == value
+
+
+async def test_a_client_that_is_quiet_is_pinged_and_ended_and_one_that_reads_is_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    for activity_s, is_sending, pings, ended in (
+        (60.0, False, [5, 10, 15], 20),
+        (60.0, True, [], 20),
+        (3.0, False, [], None),
+        (7.0, False, [5, 20], None),
+    ):
+        begun, pinged, counters = trio.current_time(), list[float](), HttpCounters()
+        connection = SimpleNamespace(subprotocol=None, is_sending=is_sending, last_activity=begun)
+
+        async def ping(begun: float = begun, pinged: list[float] = pinged) -> None:
+            pinged.append(trio.current_time() - begun)
+
+        async def act(connection: Any = connection, activity_s: float = activity_s) -> None:
+            while True:
+                await trio.sleep(activity_s)
+                connection.last_activity = trio.current_time()
+
+        config = Config().with_http(idle_ms=20_000)
+        connection.ping = ping
+        connection.end = AsyncMock()
+        web: Any = SimpleNamespace(counters=counters)
+        request: Any = SimpleNamespace(web=web, broker=SimpleNamespace(config=config), is_forwarded=False)
+        given: Any = connection
+        with trio.move_on_after(22):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(act)
+                await Session(given, request)._keep_alive()
+                assert trio.current_time() - begun == ended
+                nursery.cancel_scope.cancel()
+        assert (pinged, counters.disconnected["idle"]) == (pings, int(ended is not None))
+        assert connection.end.await_count == int(ended is not None)
+
+
+async def test_a_client_is_active_when_it_reads_much(autojump_clock: trio.testing.MockClock) -> None:
+    class Stream:
+        async def send_all(self, _data: object) -> None:
+            await trio.sleep(1)
+
+        async def receive_some(self, _max_bytes: int) -> bytes:
+            await trio.sleep_forever()
+
+        async def aclose(self) -> None:
+            await trio.lowlevel.checkpoint()
+
+    stream: Any = Stream()
+    client = ClientStream(stream, b"", Memory(2**30).make_pool(2**29), "ada", 2**20, 1000)
+    async with trio.open_nursery() as nursery:
+        connection, begun = Connection(nursery, client, lambda *_: None, 2**20), trio.current_time()
+        await client.send_all(b"x")
+        assert connection.last_activity == begun
+        nursery.start_soon(client.send_all, bytes(3 * SEND_BYTES))
+        for sent_s in range(1, 4):
+            await trio.sleep(1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert connection.last_activity == begun + 1 + sent_s
+        nursery.cancel_scope.cancel()
 
 
 # What clients do wrong
