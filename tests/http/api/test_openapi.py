@@ -14,8 +14,9 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from dafka import Config
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.features import SUPPORTED
-from dafka.errors import ConfigError, StorageError
+from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageError
 from dafka.http.api import ROUTES, Route
 from dafka.http.api.openapi import describe_api, error_codes
 from dafka.http.api.registry import DOCUMENT_BYTES_MAX, find_route
@@ -296,10 +297,32 @@ def test_a_handler_that_fails_gives_away_only_what_clients_can_act_on(
         (WebError("conflict", "my words"), 409, "conflict", True),
         (ConfigError("my words"), 400, "bad_request", True),
         (StorageError("my words"), 503, "storage_failed", True),
+        (NoControllerError("my words"), 503, "controller_unavailable", True),
+        (RefusedChangeError("my words", ErrorCode.TOPIC_ALREADY_EXISTS), 409, "topic_exists", True),
+        (RefusedChangeError("my words", ErrorCode.INVALID_REQUEST), 400, "bad_request", True),
         (RuntimeError("my words"), 500, "internal_error", False),
     ):
         monkeypatch.setattr(route, "handler", AsyncMock(side_effect=error))
         answer = web.ask("GET", "/moves")
         assert (answer.status, answer.code, b"my words" in answer.body) == (status, code, is_told)
     assert [each.levelname for each in caplog.records if each.name == "dafka.http"] == ["WARNING", "ERROR"]
-    assert web.server.counters.requests["GET", "/moves"] == before + 4
+    assert web.server.counters.requests["GET", "/moves"] == before + 7
+
+
+CHANGES = {
+    ("POST", "/topics"): {"name": "made"},
+    ("PATCH", "/topics/known"): {},
+    ("DELETE", "/topics/known"): None,
+    ("PUT", "/topics/known/logs/0/replicas"): {"replicas": [0]},
+    ("POST", "/topics/known/logs/0/recover"): {"broker": 0},
+}
+
+
+def test_topics_and_logs_are_changed_by_a_broker_that_knows_what_others_have_changed(
+    web: SharedWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.create("known")
+    monkeypatch.setattr(web.broker.node.leases, "wait_metadata", AsyncMock(side_effect=NoControllerError("no")))
+    for (method, target), document in CHANGES.items():
+        assert web.ask(method, target, document=document).code == "controller_unavailable", target
+    assert web.ask("GET", "/topics/known").status == 200

@@ -323,24 +323,36 @@ async def test_a_stream_ends_when_its_user_may_not_read_any_more(
     await web.request("DELETE", f"/topics/{topic}", **account.root)
 
 
-async def test_a_request_that_waits_gets_nothing_that_its_user_may_not_read_any_more(alone: Secured) -> None:
+@pytest.mark.parametrize("kept", [[("write", "polled")], [("write", "polled"), ("read", "polled")]])
+async def test_a_request_that_waits_gets_nothing_that_its_user_may_not_read_any_more(
+    alone: Secured, kept: list[Grant]
+) -> None:
+    """A user that may not use a queue any more gets none of its records."""
     web, account = alone
     account.permit(EVERYTHING)
     await web.request("POST", "/topics", document={"name": "polled"}, **account.root)
-    target, counted = "/topics/polled/records", ("GET", "/topics/{topic}/records")
-    before, answers = web.server.counters.requests[counted], list[Answer]()
+    target, queue, answers = "/topics/polled/records", "/topics/polled/queues/pollers", list[Answer]()
+    await web.request("PUT", queue, document={"from": "latest"}, **account.root)
+    counted = ("GET", "/topics/{topic}/records"), ("POST", "/topics/{topic}/queues/{queue}/receive")
+    before = [web.server.counters.requests[each] for each in counted]
 
-    async def read() -> None:
-        answers.append(await web.request("GET", f"{target}?from=latest&wait_ms=60000", **account.bearer))
+    async def ask(method: str, path: str, document: Any = None) -> None:
+        answers.append(await web.request(method, path, document=document, **account.bearer))
 
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            await wait_until(lambda: web.server.counters.requests[counted] > before)
-            account.permit(only([("write", "polled")]))
+            nursery.start_soon(ask, "POST", f"{queue}/receive", {"wait_ms": 60_000})
+            if len(kept) == 1:
+                nursery.start_soon(ask, "GET", f"{target}?from=latest&wait_ms=60000")
+            requests = web.server.counters.requests
+            expected = [before[0] + (len(kept) == 1), before[1] + 1]
+            await wait_until(lambda: [requests[each] for each in counted] == expected)
+            account.permit(only(kept))
             await web.request("POST", target, b"secret", **account.root)
-    assert answers[0].code == "forbidden"
+    assert {each.code for each in answers} == {"forbidden"}
+    assert (await web.request("GET", queue, **account.root)).document["available_count"] == 1
     await web.request("DELETE", "/topics/polled", **account.root)
+    await web.request("DELETE", "/groups/pollers", **account.root)
 
 
 def test_a_browser_logs_in_and_out(alone: Secured) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
 
 from dafka.http.api import streams
+from dafka.http.server.errors import WebError
+from dafka.http.websocket.shared_reads import RecordLine, SharedRead
 from tests.http.api.events import EventSource
-from tests.http.running import DEADLINE_S, Answer, RunningWeb, SharedWeb, open_web
+from tests.http.running import DEADLINE_S, Answer, RunningWeb, SharedWeb, open_web, read_all
+from tests.http.websocket.clients import open_client
 from tests.waiting import wait_until
 
 LINES = "application/x-ndjson"
@@ -67,6 +72,59 @@ async def test_a_stream_of_a_topic_that_is_deleted_ends_with_an_error(web: Share
                 await source.read(stream, 2)
     assert [each["code"] for each in source.errors] == ["topic_not_found"]
     assert (await web.get(f"/topics/{topic}/records", Accept="text/event-stream")).code == "topic_not_found"
+
+
+@pytest.mark.parametrize("failure", [WebError("storage_failed", "no"), RuntimeError("a mistake")])
+async def test_a_response_that_fails_midway_does_not_look_complete(
+    web: SharedWeb, topic: str, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_lines, disconnected = SharedRead.lines, web.server.counters.disconnected
+    reason = failure.code if isinstance(failure, WebError) else "failed response"
+
+    async def fail_later(read: SharedRead, host: str) -> Sequence[RecordLine]:
+        if read.read.offset:
+            raise failure
+        return await read_lines(read, host)
+
+    monkeypatch.setattr(SharedRead, "lines", fail_later)
+    monkeypatch.setattr(streams, "READ_BYTES", 1)
+    for number in range(2):
+        await publish(web, topic, range(number, number + 1))
+    before = disconnected[reason]
+    request = f"GET /topics/{topic}/records HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = await web.exchange(request.encode())
+    assert (b'"value":"0"' in answer, b"\r\n0\r\n" in answer) == (True, False)
+    assert disconnected[reason] == before + 1
+
+
+async def test_a_broker_that_stops_ends_what_waits_and_answers_what_has_come() -> None:
+    async with open_web() as web, open_client(web) as client, AsyncExitStack() as stack:
+        await publish(web, "orders", range(1))
+        await client.subscribe("orders", "latest")
+        idle, uploading = [
+            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", web.port)) for _ in range(2)
+        ]
+        await uploading.send_all(
+            b"POST /topics/orders/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"
+        )
+        events = await stack.enter_async_context(EventSource().connect(web, "/topics/orders/records"))
+        answers: list[Answer] = []
+
+        async def read() -> None:
+            answers.append(await web.get("/topics/orders/records?from=latest&wait_ms=60000"))
+
+        route = "/topics/{topic}/records"
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                requests = web.server.counters.requests
+                await wait_until(lambda: (requests["GET", route], requests["POST", route]) == (2, 2))
+                web.broker.broker.stopping.begin()
+            assert [(each.status, each.body, each.headers["Connection"]) for each in answers] == [(200, b"", "close")]
+            assert (await read_all(idle), await read_all(uploading)) == (b"", b"")
+            await read_all(events)
+            await client.connection.wait_closed()
+            assert client.connection.close_code == 1001
 
 
 async def test_a_stream_has_limited_logs(web: SharedWeb, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,10 @@ from dafka.http.forwarding.broker_client import BrokerError
 from dafka.http.forwarding.broker_link import UnsentError
 from dafka.http.forwarding.leaders import RETRIED
 from dafka.http.forwarding.remote_queues import RemoteQueues
-from dafka.http.logs.log_access import ReadRecords
+from dafka.http.logs.log_access import LEADER_WAIT_S, ReadRecords
 from dafka.http.queues.cluster_queues import ClusterQueues
 from dafka.http.queues.encoding import encode_locked
-from dafka.http.queues.local_queues import LocalQueues
+from dafka.http.queues.local_queues import RETRY_S, VERIFIED_S, LocalQueues
 from dafka.http.queues.queue_access import (
     Acknowledgements,
     LockedRecords,
@@ -133,6 +133,73 @@ def test_records_are_acknowledged_when_that_is_durable_and_all_others_are_named(
         shares.said.clear()
         assert trio.run(outcome, LocalQueues(broker, memory).acknowledge(QUEUE, logs, said)) == code
         assert not shares.said, "nothing is acknowledged before"
+
+
+@attrs.define(eq=False)
+class Served:
+    """Stands for a share partition with seven available records and two locked ones."""
+
+    is_current: bool = True
+    partition: Any = attrs.field(
+        factory=lambda: SimpleNamespace(start_offset=5, count_available=lambda _end: 7, count_acquired=lambda: 2)
+    )
+    error: ErrorCode = ErrorCode.NONE
+    verified_at: float = 0.0
+    changed: trio.Event = attrs.field(factory=trio.Event)
+
+
+FOUND, NOTHING, GONE = QueueState(5, 7, 2), QueueState(5, 0, 2), ErrorCode.GROUP_ID_NOT_FOUND
+STATES: list[tuple[Any, dict[str, Any], object, float]] = [
+    ([{}], {}, FOUND, 0),
+    ([{}], {"has_lease": False}, NOTHING, 0),
+    ([{}], {"unread": None}, NOTHING, 0),
+    ([{"error": GONE}], {}, "group_not_found", 0),
+    ([{"is_current": False}, {}], {}, FOUND, RETRY_S),
+    ([{"is_current": False}], {}, "leader_unavailable", LEADER_WAIT_S),
+    ([{"is_current": False}], {"problem": "the disk is full"}, "storage_failed", LEADER_WAIT_S),
+    ([{"partition": None}], {}, "leader_unavailable", LEADER_WAIT_S),
+    ([{"verified_at": -2 * VERIFIED_S}], {}, "group_not_found", 0),
+    ([{"verified_at": -VERIFIED_S / 2}], {}, FOUND, 0),
+    ([{}], {"is_led": False}, "not_leader", 0),
+    ([{}], {"is_gone": True}, "topic_not_found", 0),
+]
+"""Share partitions as they are found one after the other, what else is so, the state, and when it is known.
+
+A comparison with the coordinator finds that the queue was deleted.
+"""
+
+
+async def test_a_queue_is_used_when_it_is_loaded_and_known_to_be_current(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    for given, options, expected, seconds in STATES:
+        begun_s, log = trio.current_time(), make_log(is_led=options.get("is_led"))
+        log.is_gone = options.get("is_gone", False)
+        served = [Served(**{**each, "verified_at": begun_s + each.get("verified_at", 0)}) for each in given]
+
+        async def verify(each: Served) -> None:
+            await trio.lowlevel.checkpoint()
+            each.error, each.is_current = GONE, False
+
+        def find(*place: object, log: Log = log, served: list[Served] = served) -> Served:
+            assert place == (QUEUE.name, log, "id")
+            return served.pop(0) if len(served) > 1 else served[0]
+
+        unread, has_lease = options.get("unread", (0, 9)), options.get("has_lease", True)
+        waits = SimpleNamespace(problem=options.get("problem", ""))
+        broker: Any = SimpleNamespace(
+            shares=SimpleNamespace(find=find, verify=verify, holds_lease=lambda _, has_lease=has_lease: has_lease),
+            share_reader=SimpleNamespace(find_next=lambda _, unread=unread: unread),
+            node=SimpleNamespace(
+                watchers=None,
+                find_topic=lambda _name: SimpleNamespace(topic_id="id"),
+                storage=SimpleNamespace(waits=waits),
+            ),
+        )
+        memory: Any = None
+        found = await outcome(LocalQueues(broker, memory).known_states(QUEUE, [log]))
+        assert found == (expected if isinstance(expected, str) else {log: expected}), (given, options)
+        assert trio.current_time() - begun_s == pytest.approx(seconds)
 
 
 # All logs, whichever broker leads them
