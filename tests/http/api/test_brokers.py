@@ -6,22 +6,29 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 from unittest.mock import call as mock_call
 
 import attrs
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from dafka import Config
 from dafka.broker.core.cluster_status import MetadataQuorum
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
 from dafka.broker.core.metadata.cluster_state import ClusterState
+from dafka.broker.core.metadata.commands import CreateAcls, Order
+from dafka.broker.core.metadata.history import Change
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.outcome import Outcome
+from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
-from dafka.errors import ConfigError
+from dafka.errors import ConfigError, NoControllerError
 from dafka.http.api import brokers as routes
+from dafka.http.api import cluster, removal
 from dafka.text import counted
 from tests.broker.core.entries import epoch_end
 from tests.http.running import RunningWeb, SharedWeb, make_log, open_webs, outcome, run_webs
@@ -272,3 +279,126 @@ async def test_leader_epochs_with_the_same_parent_are_divergent() -> None:
         (7, None, "gone", 5, 10, ADDRESSES[0], 4, [11], ["divergent"]),
         (8, None, "gone", 7, None, "gone", 9, [11], ["latest"]),
     ]
+
+
+# The cluster as a whole, and brokers that are lost
+
+
+async def test_the_cluster_is_described_with_what_each_leader_says_of_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "LOGS_SHOWN", 1)
+    monkeypatch.setattr(cluster, "explain_leaderless", lambda log, _tables: f"why {log.number}")
+    first, second, dead, unknown = ADDRESSES
+    own = LeaderAndIsr(first, 5, True, (first, dead), in_sync=(first,))
+    request = make_request(["up", "up", "dead"], [own, LeaderAndIsr(""), LeaderAndIsr(""), LeaderAndIsr(second)])
+    node, get_all, logs = request.broker.node, AsyncMock(), request.broker.node.all_logs()
+    request.web = SimpleNamespace(other_brokers=SimpleNamespace(get_all=get_all))
+    node.cluster_id, node.quorum = "x", MetadataQuorum(second, {unknown: False, second: True, first: False}, 9, 8)
+    node.log_table = SimpleNamespace(topics={"orders": SimpleNamespace(topic_id="id")})
+    members = SimpleNamespace(feature_level=3, levels=SimpleNamespace(highest=4))
+    node.tables.state = SimpleNamespace(is_open=True, members=members, brokers={})
+    ordered = SimpleNamespace(replicas=[second], reason=SimpleNamespace(sentence="ordered"))
+    node.replica_changes = lambda: dict.fromkeys(logs[:2], ordered)
+    node.replicator.reassigner.under_replicated = lambda: [logs[0], logs[3]]
+    elsewhere = {
+        "topic": "billing",
+        "log": 3,
+        "reason": "slow",
+        "leader": 11,
+        "leader_epoch": 1,
+        "replicas": [],
+        "in_sync": [],
+    }
+    said = {"under_replicated_logs": 20, "under_replicated": [elsewhere]}
+    get_all.return_value = {second: said, dead: {"under_replicated_logs": 300, "under_replicated": []}}
+    found = await cluster.describe_cluster(request)
+    assert (found.cluster_id, found.is_open, found.feature_level, found.feature_level_max) == ("x", True, 3, 4)
+    assert (found.controller, found.voters_needed, found.metadata_committed, found.metadata_applied) == (11, 2, 9, 8)
+    voters = [(10, first, False), (11, second, True), (None, unknown, False)]
+    assert [msgspec.structs.astuple(each) for each in found.voters] == voters
+    assert [each.under_replicated_logs for each in found.brokers] == [2, 20, 300]
+    assert (found.log_count, found.leaderless_logs, found.move_count) == (4, 2, 2)
+    assert [msgspec.structs.astuple(each) for each in found.leaderless] == [("orders", 1, "why 1")]
+    assert [msgspec.structs.astuple(each) for each in found.moves] == [("orders", 0, [10, 12], [], [11], "ordered")]
+    assert found.under_replicated_logs == 22, "what a broker has said that is not alive does not count"
+    here = cluster.UnderReplicatedLog(10, 5, [10, 12], [10], "orders", 0, "broker 12 is not heard")
+    assert found.under_replicated == [cluster.UnderReplicatedLog(**elsewhere), here]
+    request.is_forwarded = True
+    assert (await cluster.describe_cluster(request)).under_replicated == [here]
+    get_all.assert_awaited_once_with("/cluster")
+
+
+@pytest.mark.parametrize("is_dry_run", [False, True])
+@pytest.mark.parametrize("is_other", [False, True])
+async def test_operators_orders_reach_the_controller_as_they_are(is_dry_run: bool, is_other: bool) -> None:
+    leaderships = [LeaderAndIsr(ADDRESSES[0]), LeaderAndIsr(ADDRESSES[1], 5, False)]
+    arguments = {"number": "12", "topic": "orders", "log": "1"}
+    request = make_request(["up", "up", "dead"], leaderships, arguments=arguments)
+    node, logs = request.broker.node, request.broker.node.all_logs()
+    node.log_table = SimpleNamespace(find_log=lambda topic, number: logs[number] if topic == "orders" else None)
+    node.tables.state = SimpleNamespace(members=SimpleNamespace(feature_level=6))
+    admin = node.admin
+    admin.forget_broker, admin.recover_log, admin.set_feature_level = AsyncMock(), AsyncMock(), AsyncMock()
+    forgotten = await removal.forget_broker(request, removal.Forgetting(is_other, is_dry_run))
+    assert msgspec.structs.astuple(forgotten) == (12, ADDRESSES[2])
+    options = {"is_dry_run": is_dry_run, "ordered_by": "anne"}
+    admin.forget_broker.assert_awaited_once_with(ADDRESSES[2], accepts_loss=is_other, **options)
+    recovered = await removal.recover_log(request, removal.Recovery(10 + is_other, is_dry_run))
+    assert recovered == routes.Replicas(11, 5, [], None)
+    admin.recover_log.assert_awaited_once_with(logs[1], ADDRESSES[is_other], **options)
+    assert (await cluster.raise_feature_level(request, cluster.NewFeatureLevel(7, is_dry_run))).feature_level == 6
+    admin.set_feature_level.assert_awaited_once_with(7, **options)
+    lost = SimpleNamespace(log=logs[1], is_led=is_other, others=[ADDRESSES[1], "gone"], has_quorum=is_dry_run)
+    admin.describe_removal = Mock(return_value=[lost])
+    (listed,) = (await removal.list_broker_logs(request)).logs
+    assert msgspec.structs.astuple(listed) == ("orders", 1, is_other, [11], is_dry_run)
+    admin.describe_removal.assert_called_once_with(ADDRESSES[2])
+
+
+RESTORED = [cluster.SnapshotRecord(f"group/{each}", {"group_id": each, "settings": {}}) for each in "ab"]
+
+
+async def test_records_of_a_snapshot_are_restored_in_stages_until_one_fails(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(cluster, "list_stages", lambda _records: [["a", "b"], ["c"]])
+    for failing, expected in (("", [*"abABcC"]), ("a", [*"abB"]), ("b", [*"abA"]), ("c", [*"abABc"])):
+        done: list[str] = []
+
+        async def change(command: str, requester: str, failing: str = failing, done: list[str] = done) -> None:
+            assert requester == "anne"
+            done.append(command)
+            await trio.sleep(1 + (command == "b"))
+            if command == failing:
+                raise NoControllerError("no")
+            done.append(command.upper())
+
+        request = make_request(["up"], [])
+        request.broker.node.admin.change = change
+        call = cluster.restore_records(request, cluster.SnapshotRecords(RESTORED))
+        if failing:
+            with pytest.raises(NoControllerError):
+                await call
+        else:
+            assert (await call).restored == len(RESTORED)
+        assert sorted(done[:2]) + done[2:] == expected
+    for records in ([*RESTORED, RESTORED[0]], [cluster.SnapshotRecord("topic/a", {})]):
+        done.clear()
+        assert await outcome(cluster.restore_records(request, cluster.SnapshotRecords(records))) == "bad_request"
+        assert not done
+
+
+async def test_changes_of_the_cluster_are_listed_with_their_outcome() -> None:
+    order = Order(CreateAcls(()), ordered_by="anne", ordered_at=5, controller_epoch=6)
+    outcomes = Outcome(), Outcome(ErrorCode.INVALID_REQUEST, "no")
+    changes = [Change(Offset(7 + place), order, "words", each) for place, each in enumerate(outcomes)]
+    request = make_request(["up"], [], query={"before": 9, "limit": 3})
+    request.broker.node.history = SimpleNamespace(read=AsyncMock(return_value=(changes, 4)))
+    found = await cluster.list_changes(request)
+    request.broker.node.history.read.assert_awaited_once_with(9, 3)
+    assert (found.next_before, [msgspec.structs.astuple(each) for each in found.changes]) == (
+        4,
+        [
+            (7, 5, "anne", 6, "create-acls", "words", True, ""),
+            (8, 5, "anne", 6, "create-acls", "words", False, "no"),
+        ],
+    )

@@ -5,23 +5,28 @@ from __future__ import annotations
 import gzip
 import http.client
 import re
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import attrs
 import trio
+from msgspec.structs import astuple
 
 from dafka import Config, open_producer, serve_store
+from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.cluster_status import MetadataQuorum
 from dafka.http.api.cluster import find_metadata_problems
 from dafka.http.api.console import FOLDER
 from dafka.http.api.nodes import Connection, find_connections
-from dafka.http.api.overview import LAG_MAX, _find_problems, find_survey_problems
+from dafka.http.api.overview import LAG_MAX, _find_problems, describe_overview, find_survey_problems
 from dafka.http.api.settings import describe_config
 from dafka.http.api.storage import hide_password
 from dafka.http.server.storage_state import StorageUsage
+from dafka.http.server.throughput import Totals
 from dafka.protocol.observer import cluster_survey as survey
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, NodeView, PartitionView, TowerView
 from dafka.records import Partition
@@ -43,6 +48,26 @@ async def test_the_overview_counts_what_the_broker_has_and_does() -> None:
         assert any(each["bytes_in_per_s"] > 0 for each in found["history"])
         assert found["counts"]["clients"] >= 1
         assert found["broker"]["address"] == web.broker.node.address
+
+
+async def test_throughput_is_that_of_the_storage_and_of_the_clients_of_all_listeners() -> None:
+    request: Any = make_request(["up"], [], query={"history": False})
+    seen, used = Permissions(read=("seen",), groups=("used",)), SimpleNamespace(group_id="used")
+    request.principal = SimpleNamespace(permissions=seen)
+    listener = SimpleNamespace(counters=SimpleNamespace(consumed=Counter(a=4, b=1), sent_bytes=7), quotas=range(6))
+    request.broker.listeners = [listener, listener]
+    coordinator = SimpleNamespace(list_groups=lambda: [used, SimpleNamespace(group_id="unused")])
+    request.broker.groups = SimpleNamespace(coordinators=lambda: [coordinator, coordinator])
+    node, throughput = request.broker.node, SimpleNamespace(is_due=lambda _now: True, add=Mock(), newest=None)
+    topics = [SimpleNamespace(name=name, log_count=3) for name in ("seen", "unseen")]
+    node.topics = {each.name: each for each in topics}
+    statistics = SimpleNamespace(records_stored=1, bytes_stored=2, peers=8)
+    node.store = SimpleNamespace(endpoint="here", statistics=lambda: statistics)
+    request.web = SimpleNamespace(throughput=throughput, started_at=5)
+    found = await describe_overview(request)
+    assert throughput.add.call_args.args[0] == Totals(1, 2, 10, 14)
+    assert astuple(found.counts) == (1, 3, 2, 12, 8)
+    assert (found.broker.started_at, found.storage, found.problems) == (5, None, None)
 
 
 async def test_nodes_appear_with_whose_records_they_store(tmp_path: Path) -> None:

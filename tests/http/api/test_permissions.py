@@ -355,6 +355,29 @@ async def test_a_request_that_waits_gets_nothing_that_its_user_may_not_read_any_
     await web.request("DELETE", "/groups/pollers", **account.root)
 
 
+def test_the_log_of_the_cluster_says_who_has_changed_it(alone: Secured) -> None:
+    web, account = alone
+    changes: list[tuple[str, str, Any]] = [
+        ("POST", "/topics", {"name": "logged"}),
+        ("PATCH", "/topics/logged", {"settings": {"retention.ms": "7"}}),
+        ("PUT", "/topics/logged/queues/loggers", {"settings": {LIMIT: "7"}}),
+        ("POST", "/cluster/restored-records", {"records": [RESTORED]}),
+        ("DELETE", "/topics/logged", None),
+    ]
+    account.permit(EVERYTHING)
+    for method, target, document in changes:
+        assert web.ask(method, target, document=document, **account.bearer).status < 300, target
+    found = web.ask("GET", "/cluster/log?limit=1000", **account.root).document["changes"]
+    kinds = [each["kind"] for each in found if each["ordered_by"] == "ada at 127.0.0.1"]
+    assert kinds[-5:] == [
+        "create-topic",
+        "alter-settings",
+        "alter-group-settings",
+        "alter-group-settings",
+        "delete-topic",
+    ]
+
+
 def test_a_browser_logs_in_and_out(alone: Secured) -> None:
     web, account = alone
     account.permit(EVERYTHING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ import trio
 from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType
 from dafka.broker.log.compaction import LogPolicy
 from dafka.http.queues.local_queues import find_missing
+from dafka.http.server.errors import WebError
 from tests.http.queues.clients import Queue, counts, offsets
 from tests.http.running import DEADLINE_S, Answer, SharedWeb
 from tests.waiting import wait_until
@@ -82,6 +84,15 @@ def test_a_lock_that_is_renewed_does_not_expire(web: SharedWeb) -> None:
         assert queue.receive(wait_ms=1000)[1] == []
         assert queue.acknowledge(receipt, (0, 0, "renew")) == []
     assert queue.acknowledge(receipt, (0, 0, "accept")) == []
+
+
+def test_records_that_cannot_be_sent_are_released(web: SharedWeb, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, failure = Queue.make(web), WebError("storage_failed", "they are damaged")
+    queue.publish("a", "b")
+    with monkeypatch.context() as patch:
+        patch.setattr("dafka.http.api.queues.encode_locked", AsyncMock(side_effect=failure))
+        assert web.ask("POST", f"{queue.path}/receive", document={}).code == "storage_failed"
+    queue.wait_state(2, 0)
 
 
 def test_a_group_can_forbid_to_renew_locks(web: SharedWeb) -> None:

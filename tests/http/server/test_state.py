@@ -126,6 +126,21 @@ async def test_the_storage_is_described_and_verified_and_damage_is_named_in_the_
             return await wait_answer(lambda: web.get("/storage/verification"), lambda found: found["state"] == "done")
 
         await publish_as_node(web, "orders", 20)
+        (partition,) = (await web.get("/topics/orders/partitions")).document["partitions"]
+
+        async def check(first: int, count: int) -> Any:
+            query = f"topic=orders&partition={partition['address']}&first={first}&count={count}"
+            return (await web.get(f"/storage/checksum?{query}")).document
+
+        sums = [await check(first, count) for first, count in ((0, 20), (0, 5), (5, 3), (18, 9), (30, 1))]
+        assert [(each["first_sequence"], each["end_sequence"]) for each in sums] == [
+            (0, 20),
+            (0, 5),
+            (5, 8),
+            (18, 20),
+            (30, 30),
+        ]
+        assert len({each["checksum"] for each in sums}) == len(sums)
         found = (await web.get("/storage")).document
         assert (found["stored_bytes"] > 0, found["cold"]) == (True, None)
         assert 0 < found["free_bytes"] <= found["total_bytes"]
@@ -141,6 +156,8 @@ async def test_the_storage_is_described_and_verified_and_damage_is_named_in_the_
                 path.write_bytes(content.replace(b"record 7", b"record X"))
         assert [each["topic"] for each in (await verify())["damages"]] == ["orders"]
         assert any("damaged" in each for each in (await web.get("/overview")).document["problems"])
+        damaged = await check(0, 20)
+        assert (damaged["checksum"], bool(damaged["error"])) == ("", True)
         web.server.verification.report.state = "running"
         assert (await web.request("POST", "/storage/verification")).code == "conflict", "one runs at a time"
 
