@@ -292,23 +292,18 @@ async def test_the_cluster_is_described_with_what_each_leader_says_of_its_logs(m
     request = make_request(["up", "up", "dead"], [own, LeaderAndIsr(""), LeaderAndIsr(""), LeaderAndIsr(second)])
     node, get_all, logs = request.broker.node, AsyncMock(), request.broker.node.all_logs()
     request.web = SimpleNamespace(other_brokers=SimpleNamespace(get_all=get_all))
-    node.cluster_id, node.quorum = "x", MetadataQuorum(second, {unknown: False, second: True, first: False}, 9, 8)
+    node.cluster_id, node.quorum = (
+        "x",
+        MetadataQuorum(second, {unknown: False, second: True, first: False}, Offset(9), Offset(8)),
+    )
     node.log_table = SimpleNamespace(topics={"orders": SimpleNamespace(topic_id="id")})
     members = SimpleNamespace(feature_level=3, levels=SimpleNamespace(highest=4))
     node.tables.state = SimpleNamespace(is_open=True, members=members, brokers={})
     ordered = SimpleNamespace(replicas=[second], reason=SimpleNamespace(sentence="ordered"))
     node.replica_changes = lambda: dict.fromkeys(logs[:2], ordered)
     node.replicator.reassigner.under_replicated = lambda: [logs[0], logs[3]]
-    elsewhere = {
-        "topic": "billing",
-        "log": 3,
-        "reason": "slow",
-        "leader": 11,
-        "leader_epoch": 1,
-        "replicas": [],
-        "in_sync": [],
-    }
-    said = {"under_replicated_logs": 20, "under_replicated": [elsewhere]}
+    elsewhere = cluster.UnderReplicatedLog(11, 1, [], [], "billing", 3, "slow")
+    said = {"under_replicated_logs": 20, "under_replicated": [msgspec.to_builtins(elsewhere)]}
     get_all.return_value = {second: said, dead: {"under_replicated_logs": 300, "under_replicated": []}}
     found = await cluster.describe_cluster(request)
     assert (found.cluster_id, found.is_open, found.feature_level, found.feature_level_max) == ("x", True, 3, 4)
@@ -321,7 +316,7 @@ async def test_the_cluster_is_described_with_what_each_leader_says_of_its_logs(m
     assert [msgspec.structs.astuple(each) for each in found.moves] == [("orders", 0, [10, 12], [], [11], "ordered")]
     assert found.under_replicated_logs == 22, "what a broker has said that is not alive does not count"
     here = cluster.UnderReplicatedLog(10, 5, [10, 12], [10], "orders", 0, "broker 12 is not heard")
-    assert found.under_replicated == [cluster.UnderReplicatedLog(**elsewhere), here]
+    assert found.under_replicated == [elsewhere, here]
     request.is_forwarded = True
     assert (await cluster.describe_cluster(request)).under_replicated == [here]
     get_all.assert_awaited_once_with("/cluster")

@@ -135,6 +135,14 @@ async def test_a_wait_ends_when_one_of_the_logs_advances(autojump_clock: trio.te
             assert [numbers for what, numbers in each.asked if what == "wait"] == ([expected] if expected else [])
 
 
+async def test_a_wait_ends_when_this_broker_stops_leading_one_of_the_logs() -> None:
+    access, here, elsewhere = open_cluster_logs()
+    logs = make_logs("hhe")
+    here.moves, elsewhere.moves = [logs[0]], []
+    with trio.fail_after(60):
+        await access.wait_records(dict.fromkeys(logs, 0))
+
+
 async def test_records_follow_those_that_are_on_their_way() -> None:
     access, here, elsewhere = open_cluster_logs()
     log, other = make_logs("he")

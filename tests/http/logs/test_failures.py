@@ -169,6 +169,18 @@ async def test_a_time_after_all_records_is_the_end_and_a_storage_that_fails_is_t
     assert (refused.value.code, refused.value.status) == ("storage_failed", 503)
 
 
+async def test_records_are_not_deleted_at_a_leader_that_has_just_been_replaced_or_in_a_topic_that_is_gone() -> None:
+    log, failures = make_log(), [NotLeaderError("x"), TopicDeletedError("orders")]
+
+    async def delete_before(_log: Log, _offset: int) -> None:
+        raise failures.pop(0)
+
+    node: Any = Node()
+    node.deletion = SimpleNamespace(delete_before=delete_before)
+    assert [await outcome(access_to(node).delete_before(log, 5)) for _ in range(2)] == ["not_leader", "topic_not_found"]
+    assert await access_to(node).delete_before(log, 0) == 0, "nothing is before the first record"
+
+
 @attrs.frozen
 class Appended:
     outcome: int | Exception

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from unittest.mock import AsyncMock
 
 import pytest
@@ -21,6 +21,7 @@ from dafka.batches import RecordColumns, decode_batch, encode_batch
 from dafka.broker.broker import Broker
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.partitioner import log_of_key
+from dafka.errors import ConfigError, NoControllerError
 from dafka.http.logs.local_logs import LocalLogs
 from dafka.http.logs.log_access import find_logs
 from dafka.http.logs.publishing import ProducerSequence, Published, Publisher
@@ -28,6 +29,7 @@ from dafka.http.logs.records import JsonRecord, encode_records, parse_json_lines
 from dafka.http.server.documents import decode_document, encode_document
 from dafka.http.server.errors import WebError
 from dafka.packed_bytes import Repeated
+from dafka.records import NO_TIMESTAMP
 from tests.http.running import STORAGES, open_broker_service, outcome
 
 
@@ -95,6 +97,10 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
             with pytest.raises(WebError, match=message) as caught:
                 await publisher.begin(topic, records, SOURCE, **options)
             assert caught.value.code == code
+        await broker.node.admin.create_topic("latest", 2, {"cleanup.policy": "compact"})
+        some = texts(*"abcdef", keys=cast(Any, [b"a", b"b", b"c", b"d", b"e", None]))
+        assert await outcome(publisher.begin("latest", some, SOURCE)) == "bad_request", "compaction needs keys"
+        assert [log.high_watermark for log in find_logs(broker, "latest")] == [0, 0]
         for data in NO_BATCHES:
             with pytest.raises(WebError) as caught:
                 await publisher.begin_batches("orders", 0, data, SOURCE)
@@ -148,6 +154,30 @@ async def test_a_topic_is_created_only_by_a_broker_that_knows_all_topics(monkeyp
             assert wait.await_count == waits
             found = await outcome(publisher.publish(topic, texts("a"), SOURCE))
             assert found == ([Published(0, 0, 1)] if waits or topic == "old" else "topic_not_found")
+
+
+async def test_a_topic_that_cannot_be_created_is_told_unless_somebody_else_has_created_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_broker_service() as broker:
+        publisher = Publisher(broker, LocalLogs(broker))
+        create = broker.node.admin.create_topic
+
+        async def create_first(topic: str) -> None:
+            await create(topic)
+            raise ConfigError("it exists")
+
+        for fail, code in (
+            (AsyncMock(side_effect=ConfigError("no")), "bad_request"),
+            (AsyncMock(side_effect=NoControllerError("no")), "controller_unavailable"),
+            (create_first, None),
+        ):
+            monkeypatch.setattr(broker.node.admin, "create_topic", fail)
+            assert await outcome(publisher.prepare("orders", may_create=True)) == code
+        monkeypatch.setattr(broker.node.admin, "create_topic", AsyncMock())
+        await publisher.prepare("others", may_create=False)
+        assert await outcome(publisher.begin("others", texts("a"), SOURCE)) == "topic_not_found"
+        cast(Any, broker.node.admin.create_topic).assert_not_called()
 
 
 async def test_each_record_goes_whole_to_the_log_of_its_key_and_those_without_keys_take_turns() -> None:
@@ -204,19 +234,21 @@ HEADERS = st.lists(st.tuples(st.text(max_size=10), CONTENTS), max_size=3).map(tu
 @given(
     st.lists(st.tuples(TEXTS.map(str.encode), TIMES), min_size=1, max_size=20)
     | st.lists(st.tuples(CONTENTS, TIMES, CONTENTS, HEADERS), min_size=1, max_size=8),
-    st.booleans(),
+    st.sampled_from([None, 5, NO_TIMESTAMP]),
 )
-def test_records_come_back_as_they_were(rows: list[tuple[Any, ...]], has_times: bool) -> None:
-    """Texts without keys and headers take a shorter way, and so do records of the same time."""
+def test_records_come_back_as_they_were(rows: list[tuple[Any, ...]], time_ms: int | None) -> None:
+    """Texts without keys and headers take a shorter way, and so do records of the same time, which can be unknown."""
     values, times, *more = zip(*rows, strict=True)
     keys, headers = more or (None, None)
-    data = encode_batch(7, values, keys=keys, headers=headers, timestamps=times if has_times else 5)
+    given = times if time_ms is None else time_ms
+    data = encode_batch(7, values, keys=keys, headers=headers, timestamps=given)
     batch = decode_batch(data, bytes_max=2**20)
     objects = record_objects(batch, 7)
     assert json.loads(b"[%b]" % encode_records(batch, 7)) == objects
     assert [each["offset"] for each in objects] == [*range(7, 7 + len(rows))]
-    assert [each["timestamp"] for each in objects] == (list(times) if has_times else [5] * len(rows))
-    found = parse_records(decode_document(encode_document(objects)), NOW_MS)
+    known = {None: [*times], NO_TIMESTAMP: [None] * len(rows)}.get(time_ms, [time_ms] * len(rows))
+    assert [each.get("timestamp") for each in objects] == known
+    found = parse_records(decode_document(encode_document(objects)), NO_TIMESTAMP)
     again = encode_batch(7, found.values, keys=found.keys, headers=found.headers, timestamps=found.timestamps)
     assert decode_batch(again, bytes_max=2**20) == batch
 
