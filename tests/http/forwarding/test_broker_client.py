@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,7 @@ from dafka.http.forwarding.broker_client import CONNECTIONS_MAX, BrokerClient, B
 from dafka.http.forwarding.credentials import SCHEME, RequestSigner, SignatureChecker
 from dafka.http.server.errors import WebError
 from tests.http.running import outcome
+from tests.kafka.server.secured import Authority
 from tests.seeds import each_seed
 from tests.waiting import wait_until
 
@@ -45,14 +48,15 @@ class Server:
     ended: int = 0
     received: list[bytes] = attrs.field(factory=list)
 
-    async def serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, stream: trio.abc.Stream) -> None:
         self.connections += 1
         try:
-            await self._serve(stream)
+            with suppress(trio.BrokenResourceError):
+                await self._serve(stream)
         finally:
             self.ended += 1
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _serve(self, stream: trio.abc.Stream) -> None:
         received = b""
         async for data in stream:
             received += data
@@ -70,13 +74,16 @@ class Server:
 
 
 @asynccontextmanager
-async def open_server(*script: bytes) -> AsyncIterator[tuple[Server, BrokerClient, BrokerRegistration]]:
+async def open_server(
+    *script: bytes, config: Config | None = None, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[Server, BrokerClient, BrokerRegistration]]:
     server = Server([*script])
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
-    client = BrokerClient(Config(), "a" * 32, "s" * 32)
+    url = f"http{'s' if tls else ''}://{host}:{listener.socket.getsockname()[1]}"
+    client = BrokerClient(config or Config(), "a" * 32, "s" * 32)
+    listeners = [listener if tls is None else trio.SSLListener(listener, tls, https_compatible=True)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, server.serve, [listener])
+        nursery.start_soon(trio.serve_listeners, server.serve, listeners)
         nursery.start_soon(client.run)
         yield server, client, BrokerRegistration(address="b" * 32, number=1, http_url=url)
         nursery.cancel_scope.cancel()
@@ -169,6 +176,37 @@ async def test_pages_and_other_requests_use_limited_connections_and_do_not_wait_
             assert await client.request(broker, "GET", "/x") == {"n": 1}
             assert (server.connections, server.ended) == (CONNECTIONS_MAX + 1, 0)
             nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_with_tls_is_reached_only_if_both_prove_what_they_must(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    certificate, ca = authority.issue("localhost"), str(authority.path)
+    tls, strict = (ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) for _ in range(2))
+    for context in (tls, strict):
+        context.load_cert_chain(certificate)
+    strict.load_verify_locations(ca)
+    strict.verify_mode = ssl.CERT_REQUIRED
+    trusting, named = Config().with_broker(tls_ca=ca), Config().with_clients(tls_client_ca=ca)
+    named = named.with_clients(tls_certificate=str(certificate))
+    cases = [
+        (trusting, tls, "localhost", {"n": 1}),
+        (trusting, tls, "127.0.0.1", "BrokerError"),
+        (Config(), tls, "localhost", "BrokerError"),
+        (Config().with_broker(tls_ca=str(other.path)), tls, "localhost", "BrokerError"),
+        (Config().with_broker(tls_ca=str(tmp_path / "none")), tls, "localhost", "BrokerError"),
+        (named, tls, "localhost", {"n": 1}),
+        (named, strict, "localhost", {"n": 1}),
+        (named.with_broker(tls_ca=ca), strict, "localhost", {"n": 1}),
+        (trusting, strict, "localhost", "BrokerError"),
+    ]
+    for config, context, host, expected in cases:
+        async with open_server(FIRST, config=config, tls=context, host=host) as (_, client, broker):
+            try:
+                found = await client.request(broker, "GET", "/topics")
+            except BrokerError as error:
+                found = type(error).__name__
+            assert found == expected, (config.broker.tls_ca, config.clients, host)
 
 
 # Each signature counts once and for one connection

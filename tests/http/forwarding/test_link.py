@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from websockets.exceptions import ConnectionClosedOK
 
+from dafka import Config
 from dafka.batches import check_crc, encode_batch
 from dafka.broker.core.metadata.brokers import BrokerRegistration
 from dafka.http.forwarding.broker_client import BrokerError
@@ -22,6 +23,7 @@ from dafka.http.forwarding.broker_link import BrokerLink, Reply
 from dafka.http.forwarding.leaders import Leaders
 from dafka.http.forwarding.remote_reads import KEPT_S, RemoteReads
 from dafka.http.logs.log_access import ReadRecords
+from dafka.http.server.connection import find_advertised_url
 from dafka.http.server.errors import WebError
 from dafka.http.websocket.binary import decode_publish, encode_records_head
 from tests.http.forwarding.test_appends import B
@@ -296,6 +298,22 @@ async def test_reads_that_are_kept_take_limited_memory(
         for offset in (1, 0, 2):  # the offset 0 is used again
             await reads.begin(log, offset).wait()
         assert [offset for offset in range(3) if reads.has_records(log, offset)] == [0, 2]
+
+
+def test_brokers_are_reached_where_they_listen_unless_they_say_otherwise() -> None:
+    for url, advertised, endpoint, expected in (
+        ("http://127.0.0.1:80", "", "tcp://1.2.3.4:5", "http://127.0.0.1:80"),
+        ("http://127.0.0.1:80", "https://a.example/", "tcp://1.2.3.4:5", "https://a.example"),
+        ("https://0.0.0.0:80", "", "tcp://1.2.3.4:5", "https://1.2.3.4:80"),
+        ("http://[::]:80", "", "tcp://1.2.3.4:5", "http://1.2.3.4:80"),
+        ("http://0.0.0.0:80", "", "inproc://here", "http://0.0.0.0:80"),
+    ):
+        store = SimpleNamespace(endpoint=endpoint)
+        broker = SimpleNamespace(
+            config=Config().with_http(advertised_url=advertised), node=SimpleNamespace(store=store)
+        )
+        web: Any = SimpleNamespace(url=url, broker=broker)
+        assert find_advertised_url(web) == expected
 
 
 def test_the_connection_to_a_leader_is_used_until_it_ends_or_the_leader_listens_elsewhere() -> None:

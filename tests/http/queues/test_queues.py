@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 from random import Random
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, call
 
 import pytest
 import trio
 
 from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType
+from dafka.broker.core.metadata.features import DEAD_LETTERS, SHARE_GROUPS
+from dafka.broker.core.metadata.group_settings import DEAD_LETTER_TOPIC
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.log.compaction import LogPolicy
+from dafka.http.api.queues import NewQueue, create_queue
+from dafka.http.queues import queue_access
 from dafka.http.queues.local_queues import find_missing
 from dafka.http.server.errors import WebError
+from tests.http.api.test_brokers import make_request
 from tests.http.queues.clients import Queue, counts, offsets
-from tests.http.running import DEADLINE_S, Answer, SharedWeb
+from tests.http.running import DEADLINE_S, Answer, SharedWeb, outcome
 from tests.waiting import wait_until
 
 RECEIVE = "/topics/{topic}/queues/{queue}/receive"
@@ -195,13 +202,34 @@ def test_a_queue_is_a_share_group_that_exists(web: SharedWeb) -> None:
     assert queue.create(**{"from": "latest"}).document["available_count"] == 1  # it has begun, and stays where it is
     late = f"/topics/{queue.topic}/queues/late-{queue.topic}"
     assert web.ask("PUT", late, document={"from": {"offset": 1}}).document["available_count"] == 0
-    for name, expected in (("absent", 0), ("early", 1)):
-        path = f"/topics/{queue.topic}/queues/{name}s-{queue.topic}"
-        settings = {"share.auto.offset.reset": "earliest" if expected else None}
-        assert web.ask("PUT", path, document={"settings": settings}).document["available_count"] == expected
     assert web.ask("DELETE", f"/groups/late-{queue.topic}").status == 204
     with_records = web.ask("POST", f"{late}/receive", document={"wait_ms": 60_000})
     assert with_records.code == "group_not_found"
+
+
+def test_a_queue_begins_where_its_settings_say(web: SharedWeb) -> None:
+    queue = Queue.make(web)
+    body = b'{"value": "old", "timestamp": 1}\n{"value": "new"}'
+    web.ask("POST", f"/topics/{queue.topic}/records", body, Content_Type="application/x-ndjson")
+    for number, (reset, expected) in enumerate({None: 0, "latest": 0, "by_duration:PT10H": 1, "earliest": 2}.items()):
+        document = {"settings": {"share.auto.offset.reset": reset}}
+        answer = web.ask("PUT", f"{queue.path}-{number}", document=document)
+        assert answer.document["available_count"] == expected, reset
+
+
+async def test_a_queue_needs_the_feature_level_of_what_it_uses() -> None:
+    dead, cases = {DEAD_LETTER_TOPIC: "dead"}, list[tuple[int, Any, str | None]]()
+    cases += [(SHARE_GROUPS - 1, {}, "conflict"), (SHARE_GROUPS, {}, None)]
+    cases += [(DEAD_LETTERS - 1, dead, "conflict"), (DEAD_LETTERS - 1, dict.fromkeys(dead), None)]
+    cases += [(DEAD_LETTERS, dead, None)]
+    for level, settings, code in cases:
+        request = make_request(["up"], [LeaderAndIsr("")], arguments={"topic": "orders", "queue": "workers"})
+        request.is_forwarded, request.groups = True, SimpleNamespace(create_queue=AsyncMock())
+        request.broker.node.tables.state = SimpleNamespace(members=SimpleNamespace(feature_level=level))
+        found = await outcome(create_queue(request, NewQueue({"offsets": {"0": 5}}, settings)))
+        assert (found if isinstance(found, str) else None) == code, (level, settings)
+        created = [call(queue_access.Queue("workers", "orders"), {0: 5})]
+        assert request.groups.create_queue.await_args_list == ([] if code else created)
 
 
 @pytest.mark.parametrize("seed", range(50))
