@@ -40,7 +40,7 @@ from dafka.testing import open_cluster
 from tests.broker.core.metadata.test_restoring import make_credential
 from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_for
 from tests.cli.programs import take_program
-from tests.http.api.test_brokers import FAST, create
+from tests.http.api.test_brokers import FAST, KILLED, create
 from tests.http.running import RunningWeb, open_webs
 from tests.waiting import wait_until
 
@@ -365,7 +365,7 @@ def http(web: RunningWeb) -> tuple[str, str]:
 
 
 async def test_a_lost_broker_is_forgotten() -> None:
-    async with open_webs(4, FAST.with_broker(leader_timeout_ms=500, replicas=3)) as webs:
+    async with open_webs(4, KILLED.with_broker(replicas=3)) as webs:
         answer = await webs[0].request("POST", "/topics", document={"name": "orders", "replica_count": 4})
         assert answer.status == 201, answer.body
         lost = webs[3].broker.node
@@ -397,8 +397,7 @@ async def test_a_lost_broker_is_forgotten() -> None:
 
 
 async def test_the_status_of_a_cluster_says_what_is_wrong() -> None:
-    config = FAST.with_broker(leader_timeout_ms=500)
-    async with open_webs(3, config) as webs:
+    async with open_webs(3, KILLED) as webs:
         await create(webs, "orders", 2)
         await wait_until(lambda: all(len(web.broker.node.logs("orders")[0].leadership.replicas) == 3 for web in webs))
         killed, controller = webs[2].broker.node.brokers.own, webs[0].broker.node.controller_address

@@ -177,8 +177,12 @@ def run_web(storage: str = "memory:", config: Config | None = None) -> Iterator[
         yield SharedWeb(web.broker, web.config, portal=portal)
 
 
+STEADY = Config().with_broker(leader_timeout_ms=20_000)
+"""Brokers that take none of them for lost, also on a machine that stops for seconds."""
+
+
 @asynccontextmanager
-async def open_webs(count: int, config: Config | None = None) -> AsyncIterator[list[RunningWeb]]:
+async def open_webs(count: int, config: Config = STEADY) -> AsyncIterator[list[RunningWeb]]:
     """Run a tower and several brokers that know each other during the block."""
     async with open_cluster(config, storage=None) as cluster, trio.open_nursery() as nursery:
         listening = cluster.config.with_store(storage="memory:").with_kafka(listen="127.0.0.1:0")
@@ -197,7 +201,7 @@ async def open_webs(count: int, config: Config | None = None) -> AsyncIterator[l
 
 
 @contextmanager
-def run_webs(count: int, config: Config | None = None) -> Iterator[list[SharedWeb]]:
+def run_webs(count: int, config: Config = STEADY) -> Iterator[list[SharedWeb]]:
     """Run brokers as `open_webs` does, in a thread of their own."""
     with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(open_webs(count, config)) as webs:
         yield [SharedWeb(each.broker, each.config, each.scope, portal=portal) for each in webs]

@@ -15,7 +15,7 @@ from dafka.broker.access.credentials import MECHANISMS, create_token, derive_cre
 from dafka.broker.access.permissions import Permission, Permissions
 from dafka.broker.access.users_file import User, write_users
 from dafka.http.server.principal import EVERYTHING
-from tests.http.running import SharedWeb, open_pair, run_web, run_webs
+from tests.http.running import STEADY, SharedWeb, open_pair, run_web, run_webs
 from tests.waiting import poll_until
 
 PASSWORD = "right"
@@ -108,7 +108,8 @@ def run_forwarding(folder: Path) -> Iterator[Secured]:
 def run_beside_leader(folder: Path) -> Iterator[Secured]:
     """Run two brokers of a cluster with an account in a thread: yield the second one. See `lead_elsewhere`."""
     account, config = create_with_secret(folder)
-    with run_webs(2, config.with_broker(heartbeat_ms=200)) as account.webs:
+    steady = config.with_broker(heartbeat_ms=200, leader_timeout_ms=STEADY.broker.leader_timeout_ms)
+    with run_webs(2, steady) as account.webs:
         yield max(account.webs, key=lambda web: web.broker.node.brokers.own.number), account
 
 

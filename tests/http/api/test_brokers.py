@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,6 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config
 from dafka.broker.core.cluster_status import MetadataQuorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
@@ -31,12 +31,15 @@ from dafka.http.api import brokers as routes
 from dafka.http.api import cluster, removal
 from dafka.text import counted
 from tests.broker.core.entries import epoch_end
-from tests.http.running import RunningWeb, SharedWeb, make_log, open_webs, outcome, run_webs
+from tests.http.running import STEADY, RunningWeb, SharedWeb, make_log, open_webs, outcome, run_webs
 from tests.http.websocket.clients import open_client
 from tests.waiting import poll_until, wait_until
 
-FAST = Config().with_broker(heartbeat_ms=50, leader_timeout_ms=4000, rack="r")
+FAST = STEADY.with_broker(heartbeat_ms=50, rack="r")
 """In racks, clients also read logs that another broker leads: each log counts once all the same."""
+
+KILLED = FAST.with_broker(leader_timeout_ms=4000)
+"""For tests that kill a broker: the others soon take it for lost, and none that only stops for a moment."""
 
 
 @pytest.fixture(scope="module")
@@ -96,25 +99,50 @@ def moves(web: SharedWeb, topic: str) -> list[dict[str, Any]]:
     return [each for each in web.ask("GET", "/moves").document["moves"] if each["topic"] == topic]
 
 
+@contextmanager
+def storing_held(web: SharedWeb) -> Iterator[None]:
+    """Have a broker store nothing during the block, so that no log moves to it."""
+    storage: Any = web.broker.node.storage.storage
+    append, may_append = storage.append, trio.Event()
+
+    async def append_later(batches: Any) -> None:
+        await may_append.wait()
+        await append(batches)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "append", append_later)
+        yield
+    web.call_sync(may_append.set)
+
+
 def test_logs_that_move_are_listed_with_the_reason(webs: Sequence[SharedWeb]) -> None:
     create_shared(webs, "moving", 1, replica_count=1)
     assert webs[2].ask("POST", "/topics/moving/records", b"v").status == 200
     assert not moves(webs[0], "moving")
     (log,) = webs[0].ask("GET", "/topics/moving").document["logs"]
     assert log["replicas"] == [log["leader"]]
-    wanted = (log["leader"] + 1) % 3
-    answer = webs[0].ask("PUT", "/topics/moving/logs/0/replicas", document={"replicas": [wanted]})
-    assert answer.status < 300
-    (move,) = moves(webs[0], "moving")
-    assert (move["log"], move["reason"]) == (0, "an operator has named the brokers that keep it")
-    poll_until(lambda: not moves(webs[0], "moving"))
+    by_number = {web.broker.node.brokers.own.number: web for web in webs}
+    controllers = {web.broker.node.controller_address for web in webs}
+    wanted, gaining = next(
+        (number, web)
+        for number, web in by_number.items()
+        if number != log["leader"] and web.broker.node.address not in controllers
+    )
+    with storing_held(gaining):
+        path, document = "/topics/moving/logs/0/replicas", {"replicas": [wanted]}
+        answer = by_number[log["leader"]].ask("PUT", path, document=document)
+        assert answer.status < 300
+        (move,) = moves(by_number[log["leader"]], "moving")
+        assert (move["log"], move["reason"]) == (0, "an operator has named the brokers that keep it")
+    for web in webs:
+        poll_until(lambda asked=web: not moves(asked, "moving"))  # type: ignore[misc]
     poll_until(lambda: webs[0].ask("GET", "/topics/moving").document["logs"][0]["replicas"] == [wanted])
     for web in webs:
         assert web.ask("GET", "/topics/moving/records").document["value"] == "v"
 
 
 async def test_streams_go_on_when_the_leader_dies() -> None:
-    async with open_webs(3, FAST.with_broker(leader_timeout_ms=500, replicas=3)) as webs:
+    async with open_webs(3, KILLED.with_broker(replicas=3)) as webs:
         await create(webs, "orders", 1)
         leader = next(web for web in webs if web.broker.node.logs("orders")[0].leadership.is_led)
         others = [web for web in webs if web is not leader]
@@ -131,7 +159,7 @@ async def test_streams_go_on_when_the_leader_dies() -> None:
 
 
 async def test_a_topic_has_no_counts_while_one_of_its_leaders_does_not_answer() -> None:
-    async with open_webs(2, FAST) as webs:
+    async with open_webs(2, KILLED) as webs:
         document = {"name": "orders", "log_count": 1, "replica_count": 1}
         assert (await webs[0].request("POST", "/topics", document=document)).status == 201
         await wait_until(lambda: know_leaders(webs, "orders", 1))

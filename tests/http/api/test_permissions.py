@@ -145,6 +145,7 @@ def test_every_route_is_in_the_table_and_described_like_it() -> None:
 def restore(web: SharedWeb, root: dict[str, Any]) -> None:
     """Make the topic and the groups as they were."""
     web.ask("POST", "/brokers/0/undrain", **root)
+    poll_until(lambda: not web.ask("GET", "/moves", **root).document["moves"])
     web.ask("POST", "/topics", document={"name": TOPIC, "replica_count": 1}, **root)
     lead_elsewhere(web, TOPIC, root)
     web.ask("DELETE", "/topics/fresh", **root)
@@ -158,13 +159,17 @@ def restore(web: SharedWeb, root: dict[str, Any]) -> None:
         assert answer.status == 200, answer.body
 
 
+UNKNOWN = [b'"%b":null' % each for each in (b"start_offset", b"end_offset", b"in_sync")]
+INCOMPLETE = [*UNKNOWN, b'"state":"running"']
+
+
 def ask_complete(web: SharedWeb, target: str, headers: dict[str, Any]) -> Answer:
-    """Return a document when what only leaders know is in it: they may not answer promptly."""
+    """Return a document when what only leaders know is in it, who may not answer promptly, and nothing goes on."""
     found: list[Answer] = []
 
     def is_complete() -> bool:
         found[:] = [web.ask("GET", target, **headers)]
-        return not any(b'"%b":null' % each in found[0].body for each in (b"start_offset", b"end_offset", b"in_sync"))
+        return not any(each in found[0].body for each in INCOMPLETE)
 
     poll_until(is_complete)
     return found[0]

@@ -15,12 +15,12 @@ import attrs
 import pytest
 import trio
 
-from dafka import Config, open_producer
+from dafka import open_producer
 from dafka.batches import RecordColumns, encode_batch
 from dafka.broker.core.log.partitioner import log_of_key
 from dafka.http.api.record_documents import split_records
 from tests.http.api.events import EventSource
-from tests.http.running import DEADLINE_S, Answer, SharedWeb, open_web, run_web, run_webs, wait_answer
+from tests.http.running import DEADLINE_S, STEADY, Answer, SharedWeb, open_web, run_web, run_webs, wait_answer
 from tests.http.secured import lead_elsewhere
 from tests.waiting import poll_until
 
@@ -30,7 +30,7 @@ LINES, REST = "application/x-ndjson", "application/vnd.kafka.json.v2+json"
 @contextmanager
 def run_beside_leader() -> Iterator[SharedWeb]:
     """Run two brokers of a cluster: yield the second one, which forwards what concerns the first one."""
-    with run_webs(2, Config().with_broker(heartbeat_ms=50)) as webs:
+    with run_webs(2, STEADY.with_broker(heartbeat_ms=50)) as webs:
         yield max(webs, key=lambda web: web.broker.node.brokers.own.number)
 
 

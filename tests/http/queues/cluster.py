@@ -8,9 +8,8 @@ from functools import partial
 
 import pytest
 
-from dafka import Config
 from tests.http.queues.clients import HOUR_MS, Queue
-from tests.http.running import SharedWeb, run_webs
+from tests.http.running import STEADY, SharedWeb, run_webs
 from tests.waiting import poll_until
 
 LOGS = BROKERS = 3
@@ -20,8 +19,7 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module")
 def webs() -> Iterator[list[SharedWeb]]:
-    steady = Config().with_broker(heartbeat_ms=200, leader_timeout_ms=20_000)  # also on a busy machine
-    with run_webs(BROKERS, steady) as found:
+    with run_webs(BROKERS, STEADY.with_broker(heartbeat_ms=200)) as found:
         yield found
 
 
