@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock, call
 import pytest
 import trio
 
+from dafka import steady_clock
 from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcknowledgeType
 from dafka.broker.core.metadata.features import DEAD_LETTERS, SHARE_GROUPS
 from dafka.broker.core.metadata.group_settings import DEAD_LETTER_TOPIC
@@ -21,7 +22,7 @@ from dafka.http.queues import queue_access
 from dafka.http.queues.local_queues import find_missing
 from dafka.http.server.errors import WebError
 from tests.http.api.test_brokers import make_request
-from tests.http.queues.clients import Queue, counts, offsets
+from tests.http.queues.clients import HOUR_MS, Queue, counts, offsets
 from tests.http.running import DEADLINE_S, Answer, SharedWeb, outcome
 from tests.waiting import wait_until
 
@@ -83,13 +84,19 @@ def test_records_come_again_when_their_locks_expire_up_to_a_number_of_deliveries
     assert counts(third) == {2: 1}
 
 
-def test_a_lock_that_is_renewed_does_not_expire(web: SharedWeb) -> None:
-    queue = Queue.make(web, lock_ms="2000")
+def test_a_lock_that_is_renewed_does_not_expire(web: SharedWeb, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, passed_ms = Queue.make(web), 0
+    for module in ("share_partitions", "share_reads"):  # all locks last for an hour: only this clock ends them
+        monkeypatch.setattr(
+            f"dafka.broker.coordinator.{module}.steady_now_ms", lambda: steady_clock.steady_now_ms() + passed_ms
+        )
     queue.publish("a")
     receipt, _ = queue.receive()
     for _ in range(4):
-        assert queue.receive(wait_ms=1000)[1] == []
+        passed_ms += int(HOUR_MS) // 2
+        assert queue.receive()[1] == []
         assert queue.acknowledge(receipt, (0, 0, "renew")) == []
+    passed_ms += int(HOUR_MS) // 2
     assert queue.acknowledge(receipt, (0, 0, "accept")) == []
 
 
@@ -136,11 +143,15 @@ async def test_a_client_waits_for_records_and_may_go_away(web: SharedWeb) -> Non
 
     with trio.fail_after(DEADLINE_S):
         body = b'{"wait_ms": 60000}'
-        head = f"POST {queue.path}/receive HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        head = f"POST {queue.path}/receive HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        counters, quotas = web.server.counters, web.server.quotas
+        await wait_until(lambda: not len(quotas))
+        before = counters.requests["POST", RECEIVE]
         gone = await trio.open_tcp_stream("127.0.0.1", web.port)
         await gone.send_all(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        await wait_until(lambda: web.server.counters.requests["POST", RECEIVE] > 0)
+        await wait_until(lambda: counters.requests["POST", RECEIVE] > before)
         await gone.aclose()
+        await wait_until(lambda: not len(quotas))  # the broker has noticed it
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
             await trio.to_thread.run_sync(queue.publish, "a", "b")
