@@ -27,7 +27,7 @@ from tests.kafka.apis.door import Client
 from tests.waiting import wait_until
 
 TOPIC, GROUP = routes.TOPIC, routes.GROUP
-ANSWER_S = 20
+ANSWER_S = 60
 REASON = "the disk is full"
 RETRIABLE = {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT}
 RETRIABLE |= {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE}
@@ -75,8 +75,6 @@ def message_uses() -> list[messages.Use]:
 @asynccontextmanager
 async def open_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RunningWeb, trio.Event]]:
     """Run a broker. Its disk is full from the event on until it is replaced; see `fill`."""
-    monkeypatch.setattr("dafka.broker.log.durable_waits.FAILING_S", 0.3)
-    monkeypatch.setattr("dafka.http.logs.group_access.LEADER_WAIT_S", 0.5)
     is_full = trio.Event()
     async with open_web(config=Config().with_store(retry_ms=50)) as web:
         for topic in (TOPIC, "deleted"):
@@ -94,9 +92,11 @@ async def open_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Runn
             await append(batches)
 
         with monkeypatch.context() as patch:
+            patch.setattr("dafka.broker.log.durable_waits.FAILING_S", 0.3)
+            patch.setattr("dafka.http.logs.group_access.LEADER_WAIT_S", 0.5)
             patch.setattr(storage, "append", append_or_fail)
             yield web, is_full
-        await wait_until(lambda: web.broker.node.storage.can_write, deadline_s=ANSWER_S)
+        await wait_until(lambda: web.broker.node.storage.can_write)
         assert (await web.request("POST", f"/topics/{TOPIC}/records", b"a")).status == 200, "it takes records again"
         assert (await web.request("PUT", f"/groups/{GROUP}/offsets", document=commit)).status == 200
 

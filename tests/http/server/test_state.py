@@ -64,11 +64,11 @@ async def test_the_observer_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatc
             yield observer
         ended.set()
 
-    monkeypatch.setattr("dafka.http.server.survey_cache.UNASKED_S", 0.5)
     monkeypatch.setattr("dafka.http.server.survey_cache.open_observer", open_watched)
     async with open_web() as web:
         await wait_answer(lambda: web.get("/nodes"), lambda found: found["is_complete"])
-        with trio.fail_after(DEADLINE_S):
+        with monkeypatch.context() as patch, trio.fail_after(DEADLINE_S):
+            patch.setattr("dafka.http.server.survey_cache.UNASKED_S", 0.5)
             await ended.wait()
         assert not (await web.get("/nodes")).document["is_complete"], "what was found before is out of date"
         await wait_answer(lambda: web.get("/nodes"), lambda found: found["is_complete"])

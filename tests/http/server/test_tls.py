@@ -24,6 +24,7 @@ from tests.http.running import DEADLINE_S, RunningWeb, open_web, read_all
 from tests.http.server.test_authentication import basic
 from tests.http.websocket.clients import JSON, Client
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, Authority, write_user_file
+from tests.ports import free_port
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "http.md"
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
@@ -32,21 +33,25 @@ needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 
 
 @asynccontextmanager
-async def open_encrypted(folder: Path) -> AsyncIterator[RunningWeb]:
+async def open_encrypted(folder: Path, receive_ms: int = 60_000) -> AsyncIterator[RunningWeb]:
     """Run a broker with a certificate for localhost and a user during the block."""
     certificate = Authority(folder).issue("localhost")
     write_user_file(folder / "users", anne=EVERYTHING)
     config = Config().with_clients(users=str(folder / "users"), tls_certificate=str(certificate))
-    async with open_web(f"filelog:{folder}/log", config.with_http(listen="0.0.0.0:0", receive_ms=500)) as web:
+    async with open_web(f"filelog:{folder}/log", config.with_http(listen="0.0.0.0:0", receive_ms=receive_ms)) as web:
         yield web
 
 
 async def curl(web: RunningWeb, folder: Path, path: str, *options: str) -> str:
-    url = f"https://localhost:{web.port}{path}"
-    command = ["curl", "-s", "--cacert", str(folder / "authority.pem"), url, *options]
+    command = curl_command(web, folder, path, *options)
     with trio.fail_after(DEADLINE_S):
         done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False, cwd=folder)
     return done.stdout.decode()
+
+
+def curl_command(web: RunningWeb, folder: Path, path: str, *options: str) -> list[str]:
+    url = f"https://localhost:{web.port}{path}"
+    return ["curl", "-s", "--cacert", str(folder / "authority.pem"), url, *options]
 
 
 async def test_a_client_publishes_and_reads_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,9 +65,17 @@ async def test_a_client_publishes_and_reads_over_tls(tmp_path: Path, monkeypatch
         record = json.loads(await curl(web, tmp_path, "/topics/orders/records", *user))
         assert record["value"] == "x" * 500_000
         assert json.loads(await curl(web, tmp_path, "/topics"))["error"]["code"] == "unauthenticated"
-        follow = ("-N", "--max-time", "2", "-H", "Accept: text/event-stream")
-        events = await curl(web, tmp_path, "/topics/orders/records?from=latest", *user, *follow)
-        assert events.startswith("retry: 1000\nid: 0=1\n\n")
+        follow = ("-N", "-H", "Accept: text/event-stream")
+        command = curl_command(web, tmp_path, "/topics/orders/records?from=latest", *user, *follow)
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        expected, events = b"retry: 1000\nid: 0=1\n\n", b""
+        with trio.fail_after(DEADLINE_S):
+            while len(events) < len(expected):
+                events += await process.stdout.receive_some() or b"the end"
+        process.kill()
+        await process.wait()
+        assert events.startswith(expected)
 
 
 async def test_the_cookie_of_a_session_is_sent_over_tls_only(tmp_path: Path) -> None:
@@ -79,7 +92,7 @@ async def test_the_cookie_of_a_session_is_sent_over_tls_only(tmp_path: Path) -> 
 
 
 async def test_clients_without_tls_are_ended(tmp_path: Path) -> None:
-    async with open_encrypted(tmp_path) as web:
+    async with open_encrypted(tmp_path, receive_ms=2000) as web:
         for sent in (b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n", b"", b"\x16\x03\x01"):
             answer = await web.exchange(sent)
             assert b"HTTP" not in answer
@@ -140,10 +153,7 @@ async def open_proxy(folder: Path, web: RunningWeb, port: int = 0) -> AsyncItera
     await trio.Path(folder).mkdir(exist_ok=True)
     authority = Authority(folder)
     certificate = authority.issue("localhost")
-    if not port:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        port = listener.socket.getsockname()[1]
-        await listener.aclose()
+    port = port or free_port()
     configuration = f"""
         daemon off; pid {folder}/pid; error_log {folder}/errors; user root;
         events {{}}
