@@ -60,7 +60,7 @@ async def test_python_program() -> None:
     (program,) = blocks("python")
     async with open_web() as web:
         program = program.replace(":8080", f":{web.port}")
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             done = await trio.run_process([sys.executable, "-c", program], capture_stdout=True)
         assert done.stdout.decode().splitlines() == ["[{'log': 0, 'offset': 0, 'count': 1}]", "0 3 plums"]
 

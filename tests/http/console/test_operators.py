@@ -243,7 +243,7 @@ def test_the_page_of_brokers_shows_voters_and_logs_that_need_attention(
         (change,) = [
             each["description"]
             for each in brokers[1].request("GET", "/cluster/log")["changes"]
-            if "seen" in each["description"]
+            if each["description"].startswith("create topic seen")
         ]
         page.get_by_text(change).wait_for()
         assert window.find_faults() == []

@@ -135,7 +135,7 @@ async def test_topic_that_is_deleted_before_records_are_durable_is_said() -> Non
         publications = [await publisher.begin("orders", texts("b"), SOURCE, producer=producer) for _ in range(2)]
         await broker.node.admin.delete_topic("orders")
         for publication in publications:
-            with trio.fail_after(30), pytest.raises(WebError, match="there is no topic 'orders'"):
+            with trio.fail_after(60), pytest.raises(WebError, match="there is no topic 'orders'"):
                 await publication.wait()
 
 

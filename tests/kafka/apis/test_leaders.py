@@ -68,7 +68,7 @@ async def produce(cluster: FakeCluster, acks: int = ALL, **values: Any) -> Part:
 
 async def read(cluster: FakeCluster, offset: int = 0, *, rack: str = "", wait_ms: int = 0, **others: Any) -> Part:
     asked = {"fetch_offset": offset, **others}
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         return await cluster.ask_log(ApiKey.FETCH, 12, asked, max_wait_ms=wait_ms, rack_id=rack)
 
 
