@@ -49,6 +49,24 @@ class ShareMember:
             assert time.monotonic() < deadline
         return self
 
+    def begin(self) -> ShareMember:
+        """Join the group, and wait until its state is loaded, as a fetch requests it: it begins at the log's end."""
+        self.join()
+        deadline = time.monotonic() + DEADLINE_S
+        while self.find_start() < 0:
+            self.fetch()
+            assert time.monotonic() < deadline
+        return self
+
+    def find_start(self) -> int:
+        """Return the least start offset of the group in the logs of the member; -1 while it is not known."""
+        asked = [{"topic_name": self.topic, "partitions": self.logs}]
+        (group,) = self.client.ask(
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=[{"group_id": self.group, "topics": asked}]
+        )["groups"]
+        found: list[int] = [part["start_offset"] for topic in group["topics"] for part in topic["partitions"]]
+        return min(found)
+
     def beat(self) -> ErrorCode:
         """Send a heartbeat; join again if the group does not know the member."""
         answer = self.client.ask(

@@ -184,7 +184,7 @@ def test_one_response_has_what_a_quota_allows_in_ten_seconds_or_one_batch(door: 
     member = ShareMember(door.servers, "limited", "fetched", "a")
     with door.connect() as client, member.client:
         client.create_topics("fetched", logs=1)
-        member.join().fetch()  # the group begins at the end of the log
+        member.begin()  # the group begins at the end of the log
         for _ in range(20):
             client.append("fetched", BATCH)
         for function, rate in product((fetch, share_fetch), (1.0, 500.0)):

@@ -14,6 +14,7 @@ from dafka.batches import encode_batch
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
+from dafka.steady_clock import steady_now_ms
 from tests.kafka.apis.door import Client, Door, open_door
 from tests.kafka.share_member import ShareMember, errors_of
 from tests.waiting import poll_until
@@ -21,6 +22,17 @@ from tests.waiting import poll_until
 TOPIC, GROUP = "orders", "workers"
 EVERYTHING = Permissions(*[("*",)] * 5)
 WITHOUT_GROUP, WITHOUT_TOPIC = attrs.evolve(EVERYTHING, groups=()), attrs.evolve(EVERYTHING, read=())
+
+
+@attrs.define
+class Clock:
+    """A clock that stands still until a test lets it go on."""
+
+    is_still: bool = True
+    _begun_ms: int = attrs.field(factory=steady_now_ms)
+
+    def now_ms(self) -> int:
+        return self._begun_ms if self.is_still else steady_now_ms()
 
 
 @pytest.fixture
@@ -43,14 +55,14 @@ def share_member(door: Door, user: str) -> Iterator[ShareMember]:
     member = ShareMember(door.servers, GROUP, TOPIC, user)
     with member.client:
         member.client.log_in(user)
-        yield member.join()
+        yield member.begin()
 
 
 @pytest.mark.parametrize("permissions", [WITHOUT_GROUP, WITHOUT_TOPIC])
 def test_share_fetch_delivers_and_locks_nothing(door: Door, root: Client, permissions: Permissions) -> None:
     with share_member(door, "anne") as member, share_member(door, "root") as other:
         watchers = door.broker.broker.node.watchers
-        for each in (member, other):  # the group begins at the end of the log when its state is loaded
+        for each in (member, other):  # with a session
             each.fetch()
         before = door.call(len, watchers)
         member.begin_fetch(max_wait_ms=10**7)
@@ -64,6 +76,15 @@ def test_share_fetch_delivers_and_locks_nothing(door: Door, root: Client, permis
             assert errors_of(answer) == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         assert b"secret" not in repr(answer).encode()
         assert [each.value for each in other.deliveries_in(other.fetch(max_wait_ms=10**7))] == [b"secret"]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of groups. While it stands still, a group waits for more members."""
+    found = Clock()
+    for module in ("groups", "coordinator_shard"):
+        monkeypatch.setattr(f"dafka.broker.coordinator.{module}.steady_now_ms", found.now_ms)
+    return found
 
 
 def joining(**values: Any) -> dict[str, Any]:
@@ -82,20 +103,22 @@ def wait_joined(door: Door, count: int) -> None:
     poll_until(lambda: door.call(has_members))
 
 
-def test_a_group_is_joined_by_members_that_may_use_it(door: Door) -> None:
+def test_a_group_is_joined_by_members_that_may_use_it(door: Door, clock: Clock) -> None:
     with door.connect("anne") as client:
         client.send(ApiKey.JOIN_GROUP, 3, **joining())
         wait_joined(door, 1)
         door.permit(anne=WITHOUT_GROUP)
+        clock.is_still = False
         answer = client.receive_answer(ApiKey.JOIN_GROUP, 3)
     assert (answer["error_code"], answer["members"]) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, [])
 
 
-def test_an_assignment_is_answered_to_members_that_may_use_the_group(door: Door, root: Client) -> None:
+def test_an_assignment_is_answered_to_members_that_may_use_the_group(door: Door, root: Client, clock: Clock) -> None:
     with door.connect("anne") as client:
         for number, each in enumerate((root, client)):
             each.send(ApiKey.JOIN_GROUP, 3, **joining())
             wait_joined(door, number + 1)
+        clock.is_still = False
         leader, joined = (each.receive_answer(ApiKey.JOIN_GROUP, 3) for each in (root, client))
         syncing = {key: joined[key] for key in ("member_id", "generation_id")}
         client.send(ApiKey.SYNC_GROUP, 2, group_id=GROUP, assignments=[], **syncing)

@@ -42,9 +42,7 @@ class Sharing:
 
     def join(self, member_id: str) -> ShareMember:
         """Add a member, for which the broker has loaded the group's state."""
-        self.members.append(ShareMember(self.door.servers, self.group, self.topic, member_id).join())
-        while self.offsets()[0] < 0:
-            self.members[-1].fetch()
+        self.members.append(ShareMember(self.door.servers, self.group, self.topic, member_id).begin())
         return self.members[-1]
 
     def write(self, count: int, **values: Any) -> int:
@@ -276,11 +274,12 @@ def test_a_group_can_begin_at_the_first_record_that_is_not_too_old(sharing: Shar
 
 def test_members_have_the_times_of_their_group(sharing: Sharing, client: Client) -> None:
     set_group(client, sharing.group, share_heartbeat_interval_ms="100", share_session_timeout_ms="1000")
-    silent = sharing.join("silent")
-    answer = silent.client.ask(
-        ApiKey.SHARE_GROUP_HEARTBEAT, 1, group_id=sharing.group, member_id="silent", member_epoch=silent.epoch
-    )
+    silent = ShareMember(sharing.door.servers, sharing.group, sharing.topic, "silent")
+    sharing.members.append(silent)
+    joining = {"member_id": "silent", "member_epoch": 0, "subscribed_topic_names": [sharing.topic]}
+    answer = silent.client.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, group_id=sharing.group, **joining)
     assert answer["heartbeat_interval_ms"] == 100
+    silent.epoch = answer["member_epoch"]
     asked = {"group_ids": [sharing.group], "include_authorized_operations": False}
     poll_until(lambda: client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, **asked)["groups"][0]["members"] == [])
     assert silent.beat() is ErrorCode.UNKNOWN_MEMBER_ID

@@ -59,10 +59,10 @@ def test_librdkafka_asks_once_and_sends_nothing(door: Door) -> None:
     settings = {"bootstrap.servers": door.servers, "enable.metrics.push": True, "error_cb": errors.append}
     consumer = Consumer(settings | {"group.id": "g", "auto.offset.reset": "earliest"})
     producer = Producer(settings)
-    consumer.subscribe(["telemetry"])
     producer.produce("telemetry", b"value")
-    assert producer.flush(30) == 0
-    message = consumer.poll(30)
+    assert producer.flush(60) == 0
+    consumer.subscribe(["telemetry"])  # a consumer tells of a topic that is not there yet
+    message = consumer.poll(60)
     assert message is not None
     assert message.value() == b"value"
     consumer.close()
