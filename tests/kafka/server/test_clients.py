@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dafka import Config, ProducerRecord, Record, open_consumer, open_producer
 from dafka.testing import RunningKafka, kafka
 from tests.kafka.server.clients import CLIENTS, AioKafka, Confluent, KafkaPython, Message, read_log
+from tests.kafka.server.compaction import run_compacting
 from tests.waiting import poll_until
 
 COUNT, KEYS, DEADLINE_S = 100, 20, 60
@@ -156,8 +157,8 @@ def test_committed_records_are_read_and_aborted_ones_are_not(storage: str, tmp_p
 
 @pytest.mark.parametrize("storage", EACH_STORAGE)
 def test_clients_read_the_last_record_of_each_key_at_its_offset(storage: str, tmp_path: Path) -> None:
-    count, config = 8 * KEYS, Config().with_store(compaction_interval_ms=20, compaction_rate_bytes=0)
-    with kafka(storage.format(tmp_path), config) as broker:
+    count = 8 * KEYS
+    with run_compacting(storage.format(tmp_path)) as broker:
         servers = broker.bootstrap_servers
         settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
         admin = AdminClient({"bootstrap.servers": servers})
@@ -166,18 +167,19 @@ def test_clients_read_the_last_record_of_each_key_at_its_offset(storage: str, tm
         for first in range(0, count, KEYS):  # in many small batches
             Confluent().write(servers, "prices", written[first : first + KEYS], "none")
         poll_until(lambda: len(read_log(servers, "prices")) <= 3 * KEYS)
-        found = read_log(servers, "prices")
-        assert dict(found.values()) == {each.key: each.value for each in written}
-        assert all(value == b"%d" % offset for offset, (_, value) in found.items())
-        values = [value for _, value in found.values()]
-        for client in (AioKafka(), KafkaPython()):
-            assert [each.value for each in client.read(servers, "prices", len(found))] == values
-        native = read_natively(broker.config, "prices", len(found))
+        with broker.compaction_held():
+            found = read_log(servers, "prices")
+            assert dict(found.values()) == {each.key: each.value for each in written}
+            assert all(value == b"%d" % offset for offset, (_, value) in found.items())
+            values = [value for _, value in found.values()]
+            for client in (AioKafka(), KafkaPython()):
+                assert [each.value for each in client.read(servers, "prices", len(found))] == values
+            native = read_natively(broker.config, "prices", len(found))
         assert [(record.sequence, record.value) for record in native] == list(zip(found, values, strict=True))
         # Further records get the next offsets.
         assert Confluent().write(servers, "prices", [Message(b"more", b"key 1")], "none") == [count]
     if storage != "memory:":
-        with kafka(storage.format(tmp_path), config) as broker:
+        with run_compacting(storage.format(tmp_path)) as broker:
             again = read_log(broker.bootstrap_servers, "prices")
             assert again[count] == (b"key 1", b"more")
             assert set(again) <= {*found, count}
