@@ -75,7 +75,7 @@ class Login:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of librdkafka."""
-        settings: dict[str, Any] = {"security.protocol": self.protocol, "socket.timeout.ms": 3000}
+        settings: dict[str, Any] = {"security.protocol": self.protocol, "socket.timeout.ms": 30_000}
         if self.mechanism:
             settings |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
         if self.authority is not None:

@@ -227,11 +227,16 @@ class TransactionalClient:
 def write_transactions(dafka: Dafka, storage: str, transactions: int, kills: int, seed: int) -> None:
     with open_chaos(dafka, storage, transactions, kills, seed) as chaos:
         client = TransactionalClient(chaos.servers, chaos.disturb)
-        client.run(lambda: len(client.ended) >= transactions and chaos.proxy.cuts > 0)
+        least = transactions // 3
+
+        def is_enough() -> bool:
+            ended, committed = client.ended, sum(client.ended.values())
+            return len(ended) >= transactions and committed > least and chaos.proxy.cuts > 0
+
+        client.run(is_enough)
         assert not chaos.targets
         chaos.proxy.is_cutting = False
         committed = [number for number, is_committed in client.ended.items() if is_committed]
-        assert len(committed) > transactions // 3
         values = [
             value or b"" for _, value in read_log(chaos.servers, "orders", isolation_level="read_committed").values()
         ]

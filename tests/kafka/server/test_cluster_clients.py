@@ -60,7 +60,7 @@ async def open_brokers(folder: Path) -> AsyncIterator[list[ServingBroker]]:
             config = cluster.config.with_store(storage=f"filelog:{folder}/{rack}").with_kafka(listen="127.0.0.1:0")
             config = config.with_broker(
                 heartbeat_ms=100,
-                leader_timeout_ms=2000,
+                leader_timeout_ms=20_000,
                 preferred_leader_after_ms=2000,
                 number=number,
                 rack=rack,

@@ -211,9 +211,10 @@ def test_clients_that_do_not_authenticate_have_small_requests(plain: Door) -> No
 
 
 def test_silent_clients_are_disconnected_and_others_stay(users: Path, authority: Authority) -> None:
-    settings: list[dict[str, Any]] = [{"tls_certificate": str(authority.issue("127.0.0.1"))}, {"users": str(users)}]
+    encrypted = {"login_ms": 1000, "tls_certificate": str(authority.issue("127.0.0.1"))}
+    settings: list[dict[str, Any]] = [encrypted, {"login_ms": 4000, "users": str(users)}]
     for each in settings:
-        with run_secured(login_ms=1000, **each) as running, ExitStack() as stack:
+        with run_secured(**each) as running, ExitStack() as stack:
             early = None
             if "users" in each:
                 early = stack.enter_context(Client(running.bootstrap_servers).log_in("alice"))

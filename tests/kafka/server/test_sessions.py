@@ -101,14 +101,14 @@ async def test_a_login_without_end_is_not_renewed(mock_clock: MockClock, users: 
 
 
 def test_librdkafka_authenticates_again_while_it_writes(tmp_path: Path) -> None:
-    config = Config().with_clients(reauthenticate_ms=1000)
+    config = Config().with_clients(reauthenticate_ms=4000)  # clients do it after 90 % of this time
     with open_door(config, users=tmp_path / "users") as door:
         door.permit(root=EVERYTHING)
         server, errors = door.broker.kafka, list[object]()
         assert server is not None
         login = Login("SCRAM-SHA-256", "root")
         producer = Producer({"bootstrap.servers": door.servers, "linger.ms": 0, **login.settings()})
-        while server.counters.logins["SCRAM-SHA-256"] < 5:
+        while server.counters.logins["SCRAM-SHA-256"] < 3:
             producer.produce("written", b"value", on_delivery=lambda error, _: errors.append(error))
             producer.poll(0.05)
         assert producer.flush(60) == 0
