@@ -183,7 +183,7 @@ def test_a_further_signal_ends_a_program_that_cannot_be_cancelled() -> None:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while process.poll() is None and time.monotonic() < deadline:
                 process.send_signal(signal.SIGINT)
                 time.sleep(0.01)
@@ -263,6 +263,26 @@ SCRIPT = (
     f"import os, signal; {HANDLED}; import dafka._entry; os.write(1, b'up\\n'); dafka._entry.main()",
 )
 
+HELD = (
+    sys.executable,
+    "-c",
+    f"""
+import builtins, os, signal
+import dafka._entry
+
+def hold(name, *rest):
+    if name == "dafka.cli":
+        builtins.__import__ = load
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return load(name, *rest)
+
+{HANDLED}
+load, builtins.__import__ = builtins.__import__, hold
+dafka._entry.main()
+""",
+)
+"""Runs the script until it loads its modules, and stops there."""
+
 
 def test_produce_that_is_stopped_in_the_middle_of_a_file_is_no_success(
     dafka: Dafka, tower: list[str], tmp_path: Path
@@ -292,27 +312,31 @@ def test_produce_that_is_stopped_in_the_middle_of_a_file_is_no_success(
 
 @pytest.mark.parametrize("command", [["tower", "--sub", FREE, "--pub", FREE], ["consume", "t"], ["produce", "t"]])
 def test_early_interrupt_leaves_no_traceback(dafka: Dafka, tower: list[str], command: list[str]) -> None:
-    seeded = random.Random(command[0])
     options = [] if command[0] == "tower" else tower
-    statuses: set[int] = set()
-    for delay in (0.0, seeded.uniform(0, 0.4)):
-        running = dafka.start(*command, *options, command=SCRIPT, stdin=subprocess.PIPE)
-        running.wait_output(1)
-        wait_for(partial(is_harmless, running), lambda: "SIGINT stays caught")
-        time.sleep(delay)
-        ended = running.end(signal.SIGINT)
-        assert ended.errors in ("", "Interrupted: 0 published, 0 of them not acknowledged\n")
-        statuses.add(ended.status)
-    assert -signal.SIGINT in statuses
-    assert statuses <= {-signal.SIGINT, 0}
+    running = dafka.start(*command, *options, command=HELD, stdin=subprocess.PIPE)
+    wait_for(lambda: "(stopped)" in status_line(running, "State") or None, lambda: running.errors)
+    running.process.send_signal(signal.SIGINT)
+    ended = running.end(signal.SIGCONT)
+    assert (ended.status, ended.output, ended.errors) == (-signal.SIGINT, b"", "")
+    running = dafka.start(*command, *options, command=SCRIPT, stdin=subprocess.PIPE)
+    running.wait_output(1)
+    wait_for(partial(is_harmless, running), lambda: "SIGINT stays caught")
+    time.sleep(random.Random(command[0]).uniform(0, 0.4))
+    ended = running.end(signal.SIGINT)
+    assert ended.errors in ("", "Interrupted: 0 published, 0 of them not acknowledged\n")
+    assert ended.status in {-signal.SIGINT, 0}
 
 
 def is_harmless(running: Running) -> bool | None:
     """Return whether the interpreter's own handler, which raises, has been replaced."""
-    status = Path(f"/proc/{running.process.pid}/status")
-    caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
-    is_caught = int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1
+    is_caught = int(status_line(running, "SigCgt").split()[1], 16) >> (signal.SIGINT - 1) & 1
     return None if is_caught else True
+
+
+def status_line(running: Running, name: str) -> str:
+    """Return what the system says of a process."""
+    status = Path(f"/proc/{running.process.pid}/status")
+    return next(line for line in status.read_text().splitlines() if line.startswith(name))
 
 
 def test_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_path: Path) -> None:
