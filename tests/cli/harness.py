@@ -198,6 +198,7 @@ class Terminal:
         self.process = process
         self.seen = b""
         self._master = master
+        self._is_closed = False
 
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
@@ -206,13 +207,19 @@ class Terminal:
         wait_for(lambda: text in self._read() or None, lambda: repr(self.seen))
 
     def wait(self) -> int:
+        """Return the status of the process, when all that it has written is seen."""
 
         def look() -> int | None:
             self._read()
             return self.process.poll()
 
         status = wait_for(look, lambda: repr(self.seen))
-        self._read()
+
+        def see_rest() -> bool | None:
+            self._read()
+            return self._is_closed or None
+
+        wait_for(see_rest, lambda: repr(self.seen))
         return status
 
     def _read(self) -> bytes:
@@ -220,6 +227,7 @@ class Terminal:
             try:
                 data = os.read(self._master, 65536)
             except OSError:  # the other side is closed
+                self._is_closed = True
                 break
             self.seen += data
         return self.seen

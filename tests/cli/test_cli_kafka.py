@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dafka.cli.kafka import options
 from dafka.testing import RunningKafka, kafka
 from tests.kafka.server.clients import Confluent, Message
 from tests.kafka.server.secured import EVERYTHING, PASSWORD, Authority, write_user_file
+from tests.waiting import poll_until
 
 TIMES = [1_700_000_000_000 + n * 1000 for n in range(10)]
 
@@ -164,9 +165,8 @@ def test_groups_are_described_reset_and_deleted(broker: Broker) -> None:
     messages = [Message(b"%d" % n, timestamp=time) for n, time in enumerate(TIMES)]
     Confluent().write(broker.servers, "grouped", messages, "none")
     Confluent().read(broker.servers, "grouped", 10, "readers")
-    assert {"group": "readers", "state": "Empty", "type": "classic", "protocol": "consumer"} in broker.lines(
-        "group", "list"
-    )
+    listed = {"group": "readers", "state": "Empty", "type": "classic", "protocol": "consumer"}
+    poll_until(lambda: listed in broker.lines("group", "list"))
 
     def offset() -> Any:
         (found,) = broker.lines("group", "describe", "readers")
@@ -196,7 +196,7 @@ def test_groups_are_described_reset_and_deleted(broker: Broker) -> None:
         assert offset() == expected, target
     broker.output("group", "reset", "readers", "--to", "7")
     assert [each.value for each in Confluent().read(broker.servers, "grouped", 3, "readers")] == [b"7", b"8", b"9"]
-    assert "readers: Empty" in broker.output("group", "describe", "readers")
+    poll_until(lambda: "readers: Empty" in broker.output("group", "describe", "readers"))
     assert broker.run("group", "delete", "readers", "--yes").stderr == "deleted readers\n"
     assert "readers" not in broker.output("group", "list")
 
@@ -217,7 +217,7 @@ def test_groups_whose_coordinator_assigns_are_described_and_not_reset_while_they
         assert [each["topic"] for each in found["offsets"]] == ["assigned"]
         refused = broker.error("group", "reset", "assigned", "--to", "earliest")
         assert refused == "group 'assigned': it has members (it is Stable): stop them first"
-    assert "assigned: Empty" in broker.output("group", "describe", "assigned")
+    poll_until(lambda: "assigned: Empty" in broker.output("group", "describe", "assigned"))
     assert broker.lines("group", "reset", "assigned", "--to", "earliest")[0]["offset"] == 0
     assert broker.error("group", "describe", "absent") == "group 'absent': there is no such group"
 
@@ -249,7 +249,7 @@ def test_share_groups_are_described_and_moved_while_they_have_no_members(broker:
         assert [(each["topic"], each["offset"], each["lag"]) for each in found["offsets"]] == [("shared", 3, 0)]
         refused = broker.error("group", "reset", "sharing", "--to", "earliest")
         assert refused == "group 'sharing': it has members (it is Stable): stop them first"
-    assert "sharing: Empty" in broker.output("group", "describe", "sharing")
+    poll_until(lambda: "sharing: Empty" in broker.output("group", "describe", "sharing"))
     assert broker.lines("group", "reset", "sharing", "--to", "1")[0]["offset"] == 1
     with closing(ShareConsumer(settings)) as consumer:
         consumer.subscribe(["shared"])
@@ -359,6 +359,10 @@ def test_what_is_no_broker_is_named(command: str, answered: bytes, named: str) -
             with connection:
                 connection.recv(1000)
                 connection.sendall(answered)
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(1000):  # if it closed with something unread, the answer could be lost
+                        pass
 
         thread = threading.Thread(target=answer)
         thread.start()
