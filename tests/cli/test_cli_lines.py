@@ -143,7 +143,7 @@ async def test_unwritable_output_is_an_error() -> None:
 
 
 async def test_closed_pipe_is_noticed_without_writing() -> None:
-    with pipe() as (reader, writer), trio.fail_after(20):
+    with pipe() as (reader, writer), trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_reader_gone, writer)
             await trio.testing.wait_all_tasks_blocked()

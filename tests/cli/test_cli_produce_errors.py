@@ -318,7 +318,7 @@ async def print_records(records: Records, fd: int, count: int, supervisor: objec
     """Print records as `dafka consume` does."""
     selected, consumer = cast(SelectedRecords, records), cast(Consumer, records)
     printer = _Printer(consumer, selected, fd, make_formatter("value"), is_saving=True)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         await printer.print_records(cast(Supervisor, supervisor), count, idle_exit_s)
     os.close(fd)
 

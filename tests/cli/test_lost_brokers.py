@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tests.cli.harness import Dafka, Ended, Running, wait_for
 
-QUICK = {"DAFKA_BROKER_LEADER_TIMEOUT_MS": "1000", "DAFKA_BROKER_REPLACE_REPLICAS_AFTER_MS": "5000"}
+QUICK = {"DAFKA_BROKER_LEADER_TIMEOUT_MS": "3000", "DAFKA_BROKER_REPLACE_REPLICAS_AFTER_MS": "5000"}
 """Settings with which a lost broker is replaced sooner than by default."""
 
 
@@ -55,8 +55,14 @@ class Brokers:
         return answer.status, found if target.partition("?")[0].endswith("/records") else found[0]
 
     def create(self, at: int, topic: str, replicas: int) -> None:
-        document = {"name": topic, "log_count": 1, "replica_count": replicas}
-        assert self.ask(at, "POST", "/topics", document)[0] == 201
+        """Create a topic. The answer to an attempt can be lost with the controller that has made it."""
+        document, attempts = {"name": topic, "log_count": 1, "replica_count": replicas}, list[int]()
+
+        def attempt() -> bool | None:
+            attempts.append(self.ask(at, "POST", "/topics", document)[0])
+            return attempts[-1] == 201 or (len(attempts) > 1 and attempts[-1] == 409) or None
+
+        wait_for(attempt, lambda: f"{topic} is not created: {attempts}")
 
     def publish(self, topic: str, values: list[int], at: int) -> None:
         """Publish values one by one, each until it is acknowledged."""
@@ -68,9 +74,11 @@ class Brokers:
             wait_for(publish, lambda: f"{topic} takes no records at broker {at}")
 
     def read(self, topic: str, at: int) -> list[int]:
-        status, found = self.ask(at, "GET", f"/topics/{topic}/records?limit=1000")
-        assert status == 200, found
-        return [int(each["value"]) for each in found]
+        def attempt() -> list[int] | None:
+            status, found = self.ask(at, "GET", f"/topics/{topic}/records?limit=1000")
+            return [int(each["value"]) for each in found] if status == 200 else None
+
+        return wait_for(attempt, lambda: f"{topic} is not read at broker {at}")
 
     def wait_replicas(self, topic: str, at: int, replicas: set[int]) -> None:
         """Wait until exactly these brokers store a topic, and are in sync."""

@@ -115,9 +115,9 @@ async def test_other_partitions_are_paused_at_their_first_record(dafka_cluster: 
 @pytest.mark.parametrize("options", [["--exit-at-end"], ["--since", "2h"]])
 def test_an_end_and_a_time_that_no_store_tells_are_errors(dafka: Dafka, options: list[str]) -> None:
     dafka.start_tower()
-    ended = dafka.node("consume", "orders", *options, environment={"DAFKA_NODE_TOWER_TIMEOUT_MS": "1500"})
+    ended = dafka.node("consume", "orders", *options, environment={"DAFKA_NODE_TOWER_TIMEOUT_MS": "4500"})
     assert ended.status == 1
-    assert "no store was found within 1.5 s" in ended.error
+    assert "no store was found within 4.5 s" in ended.error
 
 
 def test_a_group_goes_on_and_is_described_and_reset(cluster: Dafka) -> None:
@@ -198,7 +198,7 @@ def test_consume_ends_when_its_reader_is_gone_and_no_records_come(cluster: Dafka
         consumer.stdout.close()
         assert consumer.stderr is not None
         assert consumer.stderr.read() == b""
-        assert consumer.wait(20) == 0
+        assert consumer.wait(60) == 0
     finally:
         consumer.kill()
         consumer.communicate()
