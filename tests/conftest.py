@@ -71,6 +71,7 @@ LONGEST_FIRST = (
 # a Java process, which takes seconds to start, and a gigabyte. Other Spark modules need no session, or their own.
 TOGETHER = {
     "one Spark session": (
+        "tests/spark/test_decoding.py",
         "tests/spark/test_read_batch.py",
         "tests/spark/test_read_broker.py",
         "tests/spark/test_spark_page.py",
@@ -79,7 +80,6 @@ TOGETHER = {
     ),
     "another Spark session": (
         "tests/spark/test_dataframes.py",
-        "tests/spark/test_decoding.py",
         "tests/spark/test_pipeline.py",
         "tests/spark/test_session.py",
         "tests/spark/test_spark_cli.py",
@@ -100,15 +100,18 @@ COMPUTING = (
     "tests/wire/",
 )
 
-# What `make test` runs of the tests that start Spark: every example of its page, batches, a stream that continues, and
-# writing. The others are long: Spark takes a third of all processor time.
+# What `make test` runs of the tests that start Spark: every example of its page, batches, decoding, a stream that
+# continues, and writing. The others are long: Spark takes a third of all processor time.
 SPARK_IN_SHORT = (
     "tests/spark/test_spark_page.py::*",
+    "tests/spark/test_decoding.py::*",
     "tests/spark/test_read_batch.py::*",
     "tests/spark/test_read_broker.py::*",
     "tests/spark/test_stream.py::test_a_query_continues_from_its_checkpoint*",
     "tests/spark/test_write.py::test_each_task_publishes_to_a_partition_of_its_own*",
     "tests/spark/test_write.py::test_a_stream_publishes_each_micro_batch*",
+    "tests/spark/test_write.py::test_a_repeated_write_publishes_nothing_twice*",
+    "tests/spark/test_write.py::test_whole_records_are_written_and_read_again*",
 )
 STARTS_SPARK = {"spark", "java"}
 """Fixtures."""

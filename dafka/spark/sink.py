@@ -97,8 +97,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _parse_options(options: Options, schema: StructType) -> tuple[Config, RowColumns]:
-    config = parse_cluster_config(options).with_producer(min_stores=options.get_int("minStores") or 1, spool="")
-    timeout = options.get_int("ackTimeout")
+    config = parse_cluster_config(options)
+    min_stores = options.get_int("minStores") or max(config.producer.min_stores, 1)
+    config, timeout = config.with_producer(min_stores=min_stores, spool=""), options.get_int("ackTimeout")
     if timeout is not None:
         config = config.with_producer(close_timeout_ms=timeout)
     if config.producer.min_stores > 1 and config.node.wire == Dialect.LIBDAFKA.value:

@@ -9,6 +9,7 @@ import time
 from contextlib import closing, nullcontext, suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -18,11 +19,13 @@ from pyspark.sql.datasource import Filter, GreaterThanOrEqual, LessThan
 
 from dafka.errors import StorageError
 from dafka.records import Partition
+from dafka.spark.planning import StoreTask
 from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import make_batch_reader
 from dafka.storage import open_storage
 from tests.spark.queries import HANG_S
 from tests.spark.stores import TIME, A, B, batch, content, fill
+from tests.spark.test_planning import join
 
 HELD = {("orders", A): 100, ("orders", B): 5, ("trades", A): 10}
 """The end of each partition. The first one is in three stores, none of which has all of its records."""
@@ -87,6 +90,16 @@ def test_exactly_the_requested_records_are_read(stores: Path, data: st.DataObjec
         options["pushFilters"] = "true"
     expected = [(*name, offset) for name, (start, end) in spans.items() for offset in range(max(start, first), end)]
     assert read(stores, *filters, **options) == sorted(expected)
+
+
+def test_the_tasks_of_a_time_are_the_same_whichever_stores_have_the_records(stores: Path, tmp_path: Path) -> None:
+    """A write that is repeated compares the rows of each task with those before."""
+    fill(f"sqlite:{tmp_path}/one.db", *(batch(*name, 0, end) for name, end in HELD.items()))
+    for since in (0, 30, 50):
+        options = {"startingTimestamp": str(TIME + since), "minPartitions": "4"}
+        readers = [make_batch_reader({"path": str(path), **options}, COLUMNS) for path in (stores, tmp_path)]
+        first, second = ([join(cast(StoreTask, task).ranges) for task in each.partitions()] for each in readers)
+        assert first == second
 
 
 def test_as_many_tasks_as_are_asked_for(tmp_path: Path) -> None:

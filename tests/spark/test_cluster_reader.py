@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -270,6 +271,20 @@ def test_a_partition_whose_start_no_store_reports_is_planned_later_and_fails_a_r
         assert end["offsets"] == {"orders": {known.address: 10, new.address: 5}}
         monkeypatch.setattr(answering, "earliest", None)  # what is known is not asked for again
         assert query.latest(start)["offsets"] == end["offsets"]
+
+
+def test_a_configuration_file_names_the_cluster_unless_options_do(cluster: RunningCluster, tmp_path: Path) -> None:
+    partition, beacon, path = cluster.publish(10), cluster.config.beacon, tmp_path / "dafka.toml"
+    options = {"subscribe": "orders", "startingOffsets": "earliest", "config": path}
+    wrong = ["tcp://127.0.0.1:9"]
+    for subs, pubs, more in (
+        (beacon.tower_sub, beacon.tower_pub, {}),
+        (wrong, wrong, {"towers": cluster.towers}),
+    ):
+        path.write_text(f"[beacon]\ntower_sub = {json.dumps([*subs])}\ntower_pub = {json.dumps([*pubs])}\n")
+        with open_query({**options, **more}) as query:
+            start = query.initial()
+            assert read(query, start, query.latest(start)) == {partition.address: records(0, 10)}
 
 
 def test_the_other_dialect() -> None:

@@ -131,6 +131,11 @@ def test_mistakes(spark: SparkSession) -> None:
             decode(frame, schema, **options)
         assert error in str(caught.value)
         assert "\n" not in str(caught.value)
+    corrupt = frame.withColumnRenamed("offset", "_Corrupt")
+    with pytest.raises(ConfigError, match="there is already a column '_Corrupt'"):
+        decode(corrupt, "a INT")
+    kept = decode(corrupt.withColumnRenamed("topic", "a.b`c"), "a INT", mode="dropmalformed")
+    assert kept.columns == ["a.b`c", "partition", "_Corrupt", "a"], "only one mode adds a column of this name"
     with pytest.raises(ConfigError, match="frame: expected a column 'value' among id"):
         decode(spark.range(1), "a INT")
 
@@ -163,7 +168,11 @@ def test_types_of_avro() -> None:
         (logical("int", "date"), date(2013, 1, 1), "date", date(2013, 1, 1)),
         (logical("long", "timestamp-millis"), DAY, "timestamp", DAY),
         ({"type": "array", "items": logical("long", "timestamp-micros")}, [DAY], "array<timestamp>", [DAY]),
-        (logical("long", "local-timestamp-micros"), datetime(2013, 1, 1), "timestamp_ntz", datetime(2013, 1, 1)),
+        (logical("long", "timestamp-micros"), DAY, "timestamp", DAY),
+        *(
+            (logical("long", f"local-timestamp-{unit}"), datetime(2013, 1, 1), "timestamp_ntz", datetime(2013, 1, 1))
+            for unit in ("millis", "micros")
+        ),
         (logical("bytes", "decimal", precision=6, scale=2), Decimal("12.34"), "decimal(6,2)", Decimal("12.34")),
     ]
     for kind, given, spark_type, found in cases:
@@ -178,6 +187,7 @@ def test_types_that_fit_no_column() -> None:
         (["int", "string"], "schema: expected types that fit one column, not the union of int, string of x"),
         ({"type": "array", "items": ["long", "boolean"]}, "not the union of boolean, long of x"),
         ({"type": "record", "name": "T", "fields": [{"name": "n", "type": ["null", "T"]}]}, "not 'T' of x.n"),
+        ([logical("int", "date"), "long"], "not the union of int, long of x"),
         (logical("bytes", "decimal", precision=40), "expected decimals of at most 38 digits, not"),
     ]
     for kind, error in cases:

@@ -110,11 +110,11 @@ def test_the_division_depends_on_the_offsets_alone(
         ranges = [(name, *each) for name, each in batch.ranges().items()]
         random.shuffle(ranges)
         tasks = [plan_task(state, task).ranges for task in divide_ranges(ranges, batch.tasks_min)]
-        read.append([_join(task) for task in tasks])
+        read.append([join(task) for task in tasks])
     assert read[0] == read[1]
 
 
-def _join(ranges: Sequence[StoreRange]) -> list[tuple[Partition, int, int]]:
+def join(ranges: Sequence[StoreRange]) -> list[tuple[Partition, int, int]]:
     """Return ranges without the borders between stores and tiers."""
     joined: list[tuple[Partition, int, int]] = []
     for each in ranges:

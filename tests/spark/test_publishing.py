@@ -272,6 +272,14 @@ async def test_without_a_store_the_error_names_the_options() -> None:
             await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
 
+async def test_an_earlier_attempt_is_looked_for_at_as_many_stores_as_must_have_the_rows(tmp_path: Path) -> None:
+    """One that does not answer could have rows of it that are then published twice."""
+    async with one_store(tmp_path / "s.db") as cluster:
+        config = cluster.config.with_producer(close_timeout_ms=300, min_stores=2)
+        with pytest.raises(PublishingError, match=r"topic t: 1 of 2 stores found"):
+            await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
+
+
 async def test_without_a_tower_the_error_names_the_option() -> None:
     config = Config().with_node(tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
     config = config.with_beacon(tower_sub="tcp://127.0.0.1:9", tower_pub="tcp://127.0.0.1:9")

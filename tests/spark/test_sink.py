@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +13,17 @@ import attrs
 import pytest
 import trio
 from pyspark import TaskContext
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.spark import sink
 from dafka.spark.publishing import PublishResult
+from dafka.spark.rows import RowColumns
+from dafka.spark.schema import COLUMNS
 from dafka.spark.sink import BATCH_ID, QUERY_ID, BatchWriter, StreamWriter, TaskCommit
 
+KINDS = {"topic": StringType(), **{each: COLUMNS[each].dataType for each in ("value", "key", "headers", "timestamp")}}
 VALUES = StructType([StructField("value", BinaryType())])
 RESULT = PublishResult(3, frozenset("t"), 1)
 
@@ -72,6 +77,35 @@ def test_tasks_publish_under_the_name_of_their_write(calls: Calls, monkeypatch: 
     assert identities[2] == identities[3] != identities[4] == identities[5], "each write has a name of its own"
     for config, _ in calls.published:
         assert (config.producer.close_timeout_ms, config.producer.min_stores, config.producer.spool) == (250, 2, "")
+
+
+def test_what_the_configuration_file_says_counts_unless_an_option_says_otherwise(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "dafka.toml"
+    run_in_task(monkeypatch, 0, {})
+    for min_stores, more in ((3, {}), (3, {"minStores": "2"}), (0, {"ackTimeout": "250"})):
+        path.write_text(f'[producer]\nmin_stores = {min_stores}\nclose_timeout_ms = 70\nspool = "here"\n')
+        BatchWriter({"topic": "t", "config": str(path), **more}, VALUES, False).write(rows())
+    found = [config.producer for config, _ in calls.published]
+    assert [(each.min_stores, each.close_timeout_ms) for each in found] == [(3, 70), (2, 70), (1, 250)]
+    assert {each.spool for each in found} == {""}
+
+
+def test_columns_are_found_by_name_in_any_order_and_case() -> None:
+    """The option names the topic of all rows, also if there is a column of topics."""
+    names = [*KINDS]
+    for seed in range(50):
+        draw, topic = Random(seed), Random(seed).choice(["", "t"])
+        chosen = draw.sample(names, draw.randint(1, len(names)))
+        chosen += [each for each in ("value", *["topic"] * (not topic)) if each not in chosen]
+        fields = [StructField(draw.choice([each, each.upper()]), KINDS[each]) for each in chosen]
+        places = {each: chosen.index(each) if each in chosen else None for each in names}
+        if topic:
+            places["topic"] = None
+        found = attrs.asdict(RowColumns.from_schema(StructType(fields), topic, Config()))
+        assert (found.pop("topic"), found.pop("topic_column")) == (topic, places.pop("topic"))
+        assert found == places
 
 
 def test_a_writer_needs_a_task_and_a_stream_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
