@@ -224,7 +224,7 @@ class Reassigner:
 
         This broker takes no part in such a log, so nobody can rely on its copy.
         """
-        now = trio.current_time()
+        now, unreadable_since, self._unreadable_since = trio.current_time(), self._unreadable_since, {}
         for name in self._damaged.names:
             topic_id, _, number = name.rpartition("/")
             topic = self._state.find_id(topic_id)
@@ -234,8 +234,8 @@ class Reassigner:
             ordered = self._state.replicas.of(topic, int(number))
             if self._logs.find(name) is not None or self._address in (*ordered.replicas, *ordered.former):
                 continue
-            if now - self._unreadable_since.setdefault(name, now) >= self._delete_delay_s:
-                del self._unreadable_since[name]
+            since = self._unreadable_since[name] = unreadable_since.get(name, now)
+            if now - since >= self._delete_delay_s:
                 await self._delete_copy(name, topic.name)
 
     async def _delete_copy(self, name: str, topic: str) -> None:
