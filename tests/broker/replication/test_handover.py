@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
+from dafka.broker.replication import handover
 from dafka.broker.replication.handover import CHECK_S, HAND_OVER_S, NOTICE_S, TakeLeadership
 from dafka.broker.replication.leader import IN_SYNC_S
 from dafka.errors import NotLeaderError
@@ -63,8 +64,11 @@ class Producers:
 
 @pytest.mark.parametrize("availability", ["majority", "branch"])
 async def test_others_lead_at_once_when_a_broker_stops_and_preferred_ones_lead_again_when_it_is_back(
-    autojump_clock: MockClock, availability: str
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, availability: str
 ) -> None:
+    """Each of them is asked once for each log, and a message names few logs."""
+    monkeypatch.setattr(handover, "LOGS_MAX", 2)
+    asked = list[str]()
     settings: dict[str, Any] = {"preferred_leader_after_ms": 3000}
     async with (
         open_virtual_cluster("ABC", *PLACEMENT, topic={"availability": availability}, **settings) as cluster,
@@ -76,8 +80,16 @@ async def test_others_lead_at_once_when_a_broker_stops_and_preferred_ones_lead_a
         before = [cluster.leader(number=each) for each in EVERY]
         stopped = cluster.leader(METADATA_TOPIC)
         await trio.sleep(1)
-        began = trio.current_time()
+        messenger, began = cluster.brokers[stopped].messenger, trio.current_time()
+
+        def send(broker: str, message: Any, send: Any = messenger.send) -> None:
+            assert len(message.logs) <= 2
+            asked.extend(message.logs)
+            send(broker, message)
+
+        monkeypatch.setattr(messenger, "send", send)
         await cluster.brokers[stopped].handover.run()
+        assert len(asked) == len(set(asked))
         assert trio.current_time() < began + TIMEOUT_S / 2
         logs = [cluster.log(stopped, number=each) for each in SHARED] + [cluster.log(stopped, METADATA_TOPIC)]
         assert {each.leadership.leader[:1] for each in logs} == set("ABC".replace(stopped, "")), "clients learn them"

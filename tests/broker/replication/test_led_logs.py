@@ -12,11 +12,14 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from dafka.broker.core.log.log import Log
+from dafka.broker.core.log.entries import MergedEntry
+from dafka.broker.core.log.log import LEADER, Log
 from dafka.broker.core.log.log_table import LogTable
 from dafka.broker.core.metadata.brokers import BrokerRegistration, Brokers
+from dafka.broker.core.metadata.features import MERGED_ENDS
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import EpochAddress
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.epoch_tree import EpochTree
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
@@ -26,7 +29,7 @@ from dafka.broker.replication.pending_logs import READ_AGAIN_S
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo
-from tests.broker.core.entries import epoch_end
+from tests.broker.core.entries import epoch_end, run_entry
 
 FIRST, SIDE, OWN, NEXT = (
     LeaderAndEpoch(epoch, broker) for epoch, broker in ((0, "b"), (1024, "c"), (2048, "a"), (3072, "a"))
@@ -52,6 +55,9 @@ class LogOfReplica:
     topic_id: str = "1D"
     number: int = 0
 
+    def leader_partition(self, epoch: LeaderAndEpoch) -> Partition:
+        return Partition(self.topic, str(EpochAddress(epoch.leader, self.topic_id, self.number, epoch.epoch)))
+
 
 class World:
     """The broker `a`, with a log that it leads or follows. Reading it has a scripted outcome, and takes a moment."""
@@ -63,30 +69,36 @@ class World:
         self.table.replicate(self.state)
         self.table.end_epoch(self.state)
         self.ends, self.made = {FIRST: 10}, list[Any]()
-        self.voted = self.is_complete = True
-        self.replica = SimpleNamespace(
+        self.refreshed, self.restored, self.were_read = list[Any](), list[Any](), list[Any]()
+        self.tail, self.writes = list[Any](), list[int]()
+        self.voted, self.is_complete = "bc", True
+        self.replica: Any = SimpleNamespace(
             led_epoch=OWN,
             latest=STARTS[2],
             epoch_tree=EpochTree(STARTS),
             high_watermark=9,
-            repeat_acknowledgement=lambda: (),
-            has_voted=lambda _broker, _epoch: self.voted,
+            repeat_acknowledgement=lambda: ["acknowledge"],
+            has_voted=lambda broker, epoch: broker in self.voted and epoch == self.replica.led_epoch.epoch,
             local_epochs=SimpleNamespace(is_complete=lambda _epoch: self.is_complete),
         )
         self.log: Any = LogOfReplica(self.replica, SimpleNamespace(ends=lambda: self.ends))
         self.failures, self.restored_start, self.during = 0, 0, "nothing"
         fetch = SimpleNamespace(observed_topics=(), find=lambda _: self.log, fetch_missing=lambda _: ["fetch"])
-        state = SimpleNamespace(members=SimpleNamespace(feature_level=4))
+        self.members = SimpleNamespace(feature_level=MERGED_ENDS)
+        state = SimpleNamespace(members=self.members)
         tables: Any = SimpleNamespace(log_table=self.table, brokers=self.brokers, logs=fetch, state=state)
-        self.durable_end = 5
-        storage: Any = SimpleNamespace(storage=SimpleNamespace(read=self.read), write=lambda: None)
-        storage.ends = storage.earliest = lambda _topic: {}
-        storage.wait_durable, storage.assign_offsets = trio.lowlevel.checkpoint, self.assign
+        self.durable_end = 0
+        storage: Any = SimpleNamespace(storage=SimpleNamespace(read=self.read), write=lambda: self.writes.append(1))
+        storage.ends, storage.earliest = (
+            lambda topic: {Partition(topic, "Q"): 9},
+            lambda topic: {Partition(topic, "Q"): 4},
+        )
+        storage.wait_durable, storage.assign_offsets = self.wait_durable, self.assign
         storage.durable_end = lambda _partition: self.durable_end
         own: Any = SimpleNamespace(lead=lambda _log: self.made.append("lead"))
         fake: Any = SimpleNamespace(notify=lambda _log: None)
         led: Any = LedLogs(tables, storage, own, fake, fake, self.made.extend)
-        led.refresh = lambda _log: None
+        led.refresh = self.refreshed.append
         self.led = led
         for name in ("restore_log", "continue_log"):
             monkeypatch.setattr(leader, name, getattr(self, name))
@@ -98,11 +110,18 @@ class World:
         if self.failures:
             self.failures -= 1
             raise StorageError("no")
-        if self.during == "another leads":
-            self.replica.led_epoch = None
+        if self.during in {"another leads", "this one leads"}:
+            self.replica.led_epoch = None if self.during == "another leads" else OWN
         self.state.is_gone |= self.during == "deleted"
 
-    async def restore_log(self, _storage: object, _log: object, state: Log, epoch: LeaderAndEpoch, **_: Any) -> None:
+    async def wait_durable(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.durable_end = 5
+
+    async def restore_log(
+        self, _storage: object, _log: object, state: Log, epoch: LeaderAndEpoch, *, is_whole: bool
+    ) -> None:
+        self.restored.append((epoch, is_whole, state.leader_partition))
         await self._step()
         state.next_start = Offset(self.restored_start)
         state.index.append("P", RecordSequence(0), 10, is_open=False)
@@ -114,10 +133,11 @@ class World:
     async def read_tail(self, _storage: object, _log: object, epoch: LeaderAndEpoch, *offsets: int) -> list[Any]:
         await self._step()
         self.made.append((epoch, *offsets))
-        return []
+        return self.tail
 
     async def read(self, partition: Partition, first: int, _count: int) -> RecordBatch | None:
         await self._step()
+        self.were_read.append((partition.address, first))
         if first not in {3, 4}:
             return RecordBatch(partition, first, [b""] * 2)
         self.durable_end += 2 * (self.during == "more comes")
@@ -136,13 +156,21 @@ class World:
 async def test_a_log_is_led_when_all_before_its_epoch_is_read_and_nothing_has_changed_meanwhile(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for failures, during, restored_start in product((0, 1), ("nothing", "another leads", "deleted"), (0, 8)):
+    """Also if it is asked to twice: the second time, it does so only if the first one has failed."""
+    for failures, during, restored_start, asked in product(
+        (0, 1), ("nothing", "another leads", "deleted"), (0, 8), (1, 2)
+    ):
         world = World(monkeypatch)
         world.failures, world.during, world.restored_start = failures, during, restored_start
-        await world.led.lead(world.log, STARTS[2])
-        leads = not failures and during == "nothing"
-        assert world.take() == ["lead"] * leads
+        async with trio.open_nursery() as nursery:
+            for _ in range(asked):
+                nursery.start_soon(world.led.lead, world.log, STARTS[2])
+        leads = failures < asked and during == "nothing"
+        assert world.take() == ["lead", (world.log, "acknowledge")] * leads
         assert world.table.leads(world.state) == leads
+        assert set(world.restored) == {(OWN, True, world.log.leader_partition(OWN))}
+        assert (world.refreshed, world.writes) == ([world.log] * leads, [1] * leads)
+        assert world.were_read == [("Q", 4)] * leads
         if leads:
             assert (world.state.next_start, world.led._ready_from) == (max(restored_start, 6), {"1D/0": 10})
             assert [world.led.is_ready(world.log) for world.replica.high_watermark in (9, 10)] == [False, True]
@@ -150,23 +178,28 @@ async def test_a_log_is_led_when_all_before_its_epoch_is_read_and_nothing_has_ch
 
 
 @pytest.mark.parametrize("end", ["stored", "another leads", "dropped"])
+@pytest.mark.parametrize("misses", ["records", "a start"])
 async def test_a_new_leader_asks_for_what_it_misses_until_that_is_stored_or_it_leads_no_longer(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, end: str
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, end: str, misses: str
 ) -> None:
-    world = World(monkeypatch)
-    world.ends = {FIRST: 9}
+    world, start = World(monkeypatch), STARTS[2]
+    world.ends = {FIRST: 9 if misses == "records" else 10}
+    if misses == "a start":
+        start = attrs.evolve(start, parent=epoch_end(SIDE, 5))
+        world.replica.epoch_tree = EpochTree([STARTS[0], start])
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(world.led.lead, world.log, STARTS[2])
+        nursery.start_soon(world.led.lead, world.log, start)
         await trio.sleep(2.5 * HELD_S)
         assert world.take() == ["fetch"] * 3
         if end == "stored":
             world.ends = {FIRST: 10, SIDE: 5}
+            world.replica.epoch_tree.add(STARTS[1])
             world.led.record_stored([world.log])
         elif end == "another leads":
             world.replica.led_epoch = None
         else:
             world.led._logs.find = lambda _: None
-    assert world.take() == ["lead"] * (end == "stored")
+    assert world.take()[:1] == ["lead"] * (end == "stored")
 
 
 async def test_stored_records_get_offsets_until_none_are_left_or_another_broker_leads(
@@ -192,20 +225,21 @@ async def test_stored_records_get_offsets_until_none_are_left_or_another_broker_
 async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for voted, is_alive, failures in product((True, False), (True, False), (0, 1)):
+    for voted, is_alive, failures in product(("", "b", "bc"), (True, False), (0, 1)):
         world = World(monkeypatch)
         for each in "bc" if is_alive else "":
             world.brokers.record_registration(BrokerRegistration(address=each))
             world.brokers.record_heartbeat(each, 0.0)
         world.brokers.check_alive(0.5)
         world.voted, world.failures = voted, failures
-        world.ends = {FIRST: 13, SIDE: 7, OWN: 20}
+        world.ends = {FIRST: 13, SIDE: 7, LATER: 9, OWN: 20}  # the start of one is not known here yet
         await world.led.divergent._merge_log(world.log, world.state)
-        is_due = voted or not is_alive
         merged = [(FIRST, 10, 13), [], (SIDE, 5, 7), []]
-        assert world.take() == (merged if is_due and not failures else [])
-        assert bool(world.led.divergent._to_merge._failed) == bool(is_due and failures)
-        if not is_due or failures:
+        due = merged if not is_alive else merged[: 2 * len(voted)]
+        assert world.take() == (due if not failures else [])
+        assert len(world.writes) == (len(due) // 2 if not failures else 0)
+        assert bool(world.led.divergent._to_merge._failed) == bool(due and failures)
+        if due != merged or failures:
             continue
         world.ends = {FIRST: 13, SIDE: 9}
         await world.led.divergent._merge_log(world.log, world.state)
@@ -213,9 +247,38 @@ async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch
         world.replica.led_epoch = NEXT
         await world.led.divergent._merge_log(world.log, world.state)
         assert world.take() == [(FIRST, 10, 13), [], (SIDE, 5, 9), []]
-        world.ends, world.during = {SIDE: 11}, "another leads"
+        world.ends, world.during = {SIDE: 11}, "deleted" if is_alive else "another leads"
         await world.led.divergent._merge_log(world.log, world.state)
         assert world.take() == [(SIDE, 9, 11)], "it leads no longer"
+
+
+async def test_only_a_leader_that_serves_clients_merges_and_never_into_a_log_of_commands(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for leads, is_led, is_observed in product((True, False), repeat=3):
+        world = World(monkeypatch)
+        world.led._logs.observed_topics = ("orders",) if is_observed else ()
+        world.replica.led_epoch, world.ends = OWN if leads else None, {SIDE: 7}
+        world.state.leadership = LeaderAndIsr("a", is_led=is_led)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.led.divergent.run)
+            world.led.divergent.merge_later([world.log])
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert world.take() == [(SIDE, 5, 7), []] * (leads and is_led and not is_observed)
+
+
+async def test_the_end_of_what_was_merged_is_recorded_where_logs_can_diverge_and_all_brokers_know_such_entries(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for level, can_diverge, count in product((MERGED_ENDS - 1, MERGED_ENDS, MERGED_ENDS + 1), (True, False), range(3)):
+        world = World(monkeypatch)
+        world.members.feature_level, world.state.can_diverge, world.ends = level, can_diverge, {SIDE: 7}
+        world.tail = [run_entry(20, LEADER, 3, 4), run_entry(24, LEADER, 9, 2)][:count]
+        await world.led.divergent._merge_log(world.log, world.state)
+        end = MergedEntry(Offset(0), world.log.leader_partition(SIDE).address, RecordSequence((0, 7, 11)[count]))
+        is_recorded = count > 0 and can_diverge and level >= MERGED_ENDS
+        assert world.take() == [(SIDE, 5, 7), [*world.tail, *[end] * is_recorded]]
 
 
 async def test_records_of_epochs_that_diverged_from_others_are_merged_from_where_they_did(
@@ -231,17 +294,24 @@ async def test_records_of_epochs_that_diverged_from_others_are_merged_from_where
 async def test_a_follower_shows_what_is_committed_and_read(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for mark, failures, during, is_complete in product((9, 10, 11), (0, 1), ("nothing", "deleted"), (True, False)):
+    for mark, failures, during, is_complete, leads in product(
+        (9, 10, 11), (0, 1), ("nothing", "deleted", "this one leads"), (True, False), (True, False)
+    ):
         world = World(monkeypatch)
-        world.replica.led_epoch, world.replica.latest = None, STARTS[0]
+        world.replica.led_epoch, world.replica.latest = OWN if leads else None, STARTS[0]
         world.replica.high_watermark, world.failures, world.during = mark, failures, during
         world.is_complete = is_complete
         await world.led._follow_log(world.log, world.state)
-        is_read = is_complete and not failures
+        is_begun = is_complete and not leads
+        is_read = is_begun and not failures
         assert world.led.is_followed(world.log, FIRST) == is_read
-        assert world.state.high_watermark == (min(mark, 10) if is_read and during != "deleted" else 0)
-        assert list(world.led._to_follow._failed) == ["1D/0"] * (is_complete and failures)
-        if is_read:
+        is_shown = is_read and during == "nothing"
+        assert world.state.high_watermark == (min(mark, 10) if is_shown else 0)
+        assert world.refreshed == [world.log] * is_shown
+        own = attrs.evolve(world.log.leader_partition(FIRST), address="a/1D/0")
+        assert world.restored == [(FIRST, False, own)] * is_begun
+        assert list(world.led._to_follow._failed) == ["1D/0"] * (is_begun and failures)
+        if is_shown:
             await world.led._follow_log(world.log, world.state)
             assert world.take() == ["continue"]
 

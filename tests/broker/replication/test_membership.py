@@ -47,7 +47,9 @@ async def test_a_broker_that_starts_waits_as_long_as_others_can_be_there(
     tables: Any = SimpleNamespace(brokers=brokers, logs=None, state=None)
     unused: Any = None
     config = BrokerConfig(leader_timeout_ms=5000, heartbeat_ms=500)
-    await Membership(tables, unused, unused, node, config).wait_others()
+    membership = Membership(tables, unused, unused, node, config)
+    assert membership.has_peers == has_peers
+    await membership.wait_others()
     assert trio.current_time() - begun == pytest.approx(min(settles_after_s + has_peers, SETTLE_S))
 
 

@@ -19,6 +19,7 @@ from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, Lead
 from dafka.broker.core.replication.settings import Availability
 from dafka.broker.replication import replica_loader as loader_module
 from dafka.broker.replication.replica_loader import ReplicaLoader
+from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import epoch_end
 from tests.seeds import each_seed
@@ -34,14 +35,15 @@ class World:
         self.table.add_topic(Topic("orders", "1D", 1))
         (self.state,) = self.table.logs("orders")
         self.ends, self.made = dict.fromkeys(INDEXES, 0), list[Any]()
-        logs = SimpleNamespace(find=lambda _: None, add=lambda *_: self.made.append("add"))
+        self.is_loaded = False
+        logs = SimpleNamespace(find=lambda _: self.is_loaded or None, add=lambda *log: self.made.append(("add", *log)))
         policy = SimpleNamespace(owns=lambda partition: partition.address.startswith("a/"))
         mesh = SimpleNamespace(address="a", ask_heads=self.made.append)
         parts: dict[str, Any] = {
             "tables": SimpleNamespace(log_table=self.table, logs=logs, policy=policy),
             "own": SimpleNamespace(announce_until=lambda *what, is_announced: self.made.append((*what, is_announced))),
             "mesh": mesh,
-            "checkpoints": SimpleNamespace(take=lambda _topic, _indexes: {}),
+            "checkpoints": SimpleNamespace(take=lambda topic, indexes: (topic, set(indexes))),
             "damaged": None,
         }
         storage: Any = SimpleNamespace(
@@ -51,7 +53,7 @@ class World:
             wait_durable=self.durable.wait,
         )
         self.loader: Any = ReplicaLoader(
-            storage=storage, indexes={"1D/0": set(INDEXES)}, take_part=lambda *_: None, **parts
+            storage=storage, indexes={"1D/0": set(INDEXES)}, take_part=lambda _, state: self.made.append(state), **parts
         )
 
 
@@ -93,8 +95,56 @@ async def test_a_log_is_loaded_when_it_is_durable_that_others_replicate_it(autoj
         assert (world.state.is_replicated, world.made) == (True, [])
         world.durable.set()
         await wait_all_tasks_blocked()
-        assert world.made == ["add", ("orders", INDEX_TOPIC)]
+        (added, *rest) = world.made
+        assert added[0] == "add"
+        assert rest == [world.state, ("orders", INDEX_TOPIC)]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_log_is_loaded_once_if_it_is_still_there_when_its_indexes_are_read(autojump_clock: MockClock) -> None:
+    for during, is_loaded, placed in product(
+        ("nothing", "deleted", "made again", "fails"), (True, False), ((), (("b", "a"),))
+    ):
+        world, topic = World(), Topic("orders", "1D", 1, placement=placed)
+        world.is_loaded = is_loaded
+
+        async def read(
+            name: str, checkpoints: object, world: World = world, during: str = during
+        ) -> tuple[list[str], dict[Partition, int]]:
+            await trio.sleep(1)
+            assert (name, checkpoints) == ("1D/0", ("orders", set(INDEXES)))
+            if during == "fails":
+                raise StorageError("no")
+            if during != "nothing":
+                world.table.remove_topic("orders")
+            if during == "made again":
+                world.table.add_topic(Topic("orders", "2D", 1))
+            return ["index"], {}
+
+        world.loader._read_indexes, world.loader._announce_ended = read, lambda *_: None
+        await world.loader._load(topic, world.state)
+        replicas = ("b", "a") if placed else ("a",)
+        added = ("add", topic, 0, replicas, ["index"], ("orders", set(INDEXES)))
+        assert world.made == [added, world.state] * (during == "nothing" and not is_loaded)
+        assert list(world.loader._waiting._failed) == [world.state] * (during == "fails" and not is_loaded)
+
+
+async def test_logs_of_others_are_loaded_before_they_hear_of_this_broker() -> None:
+    for is_gone, leads in product((True, False), repeat=2):
+        world, loaded = World(), list[Any]()
+
+        async def load(_topic: Topic, state: Any, loaded: list[Any] = loaded) -> None:
+            await trio.lowlevel.checkpoint()
+            loaded.append(state)
+
+        world.loader._load = load
+        world.loader.put(world.state)
+        if not leads:
+            world.table.end_epoch(world.state)
+        world.state.is_gone = is_gone
+        await world.loader.load_first()
+        assert loaded == [world.state] * (not is_gone and not leads)
+        assert list(world.loader._waiting) == [world.state], "the others know of it when all are loaded"
 
 
 def test_epochs_that_this_broker_led_are_announced_as_far_as_others_do_not_know_their_ends() -> None:

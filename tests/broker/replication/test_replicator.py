@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from random import Random
@@ -13,17 +15,28 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.log.log_table import LogTable
+from dafka.broker.core.metadata.brokers import BROKERS_TOPIC, BrokerRegistration, encode_broker
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.log_replicas import RECOVERY_STEP
 from dafka.broker.core.metadata.store_record import StoreRecord
+from dafka.broker.core.metadata.topics import Topic
+from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.effects import Acknowledge, AdvanceHighWatermark, Lead, StepDown, WriteControl
-from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
+from dafka.broker.core.replication.records import (
+    BRANCHES_TOPIC,
+    NO_EPOCH_END,
+    EpochStart,
+    LeaderAndEpoch,
+    Vote,
+    encode_control,
+)
 from dafka.broker.core.replication.replicated_logs import FetchRecords, LogAction
 from dafka.broker.replication.preferred_leader import ASK_AGAIN_S, PreferredLeaderElections, TransferLeadership
-from dafka.broker.replication.replicator import Replicator
-from dafka.records import Partition
+from dafka.broker.replication.replicator import FETCH_AGAIN_S, RECOVER_TIMEOUTS, Replicator
+from dafka.records import Partition, RecordBatch
 from tests.seeds import each_seed
 
 FIRST = LeaderAndEpoch(0, "b")
@@ -151,8 +164,8 @@ def test_metadata_is_recovered_alone_when_it_was_ordered_unless_enough_voters_ar
         rule = SimpleNamespace(can_elect=can_elect_with)
         log = make_log("cluster/0", METADATA_TOPIC, newest=newest, elections=SimpleNamespace(rule=rule))
         replicator, _ = make_replicator(
-            brokers=SimpleNamespace(alive=frozenset(alive)),
-            _met=set(met),
+            brokers=SimpleNamespace(alive=frozenset(alive), record_heartbeat=lambda *beat, it=asked: it.append(beat)),
+            _met=set(),
             _recover_at=10.0,
             _identity=SimpleNamespace(
                 record=record, update=lambda _record, updates=updates, **changes: updates.append(changes)
@@ -161,6 +174,11 @@ def test_metadata_is_recovered_alone_when_it_was_ordered_unless_enough_voters_ar
         )
         acted: list[Any] = []
         replicator._find_metadata, replicator.act = lambda log=log: log, acted.extend
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(trio, "current_time", lambda: 9.0)
+            replicator.record_heartbeats(met)
+        assert asked == [(each, 9.0) for each in met]
+        asked.clear()
         for _ in range(2):
             replicator._recover_metadata(10.0 if is_time else 9.9)
         is_done, is_due = done >= pending, is_time and pending > 0
@@ -213,7 +231,11 @@ async def test_a_preferred_leader_is_asked_until_it_leads_the_log_is_gone_or_the
         "ab", EITHER, EITHER, (0.0, 0.7, 9.0), (None, 0.7)
     ):
         log: Any = SimpleNamespace(topic="orders", number=0, is_gone=False, leadership=LeaderAndIsr("c", is_led=False))
-        found = make_log("1D/0", rank_replicas=lambda first=preferred: [first, "c"], may_lead=lambda _, it=may_lead: it)
+        found = make_log(
+            "1D/0",
+            rank_replicas=lambda first=preferred: [first, "c"],
+            may_lead=lambda who, it=may_lead, of=preferred: it and who == of,
+        )
         asked: list[float] = []
         begun, changed = trio.current_time(), [trio.Event()]
 
@@ -266,3 +288,269 @@ async def test_a_preferred_leader_is_asked_until_it_leads_the_log_is_gone_or_the
             asked.clear()
             handler("b", TransferLeadership("1D/0"))
             assert len(asked) == is_shared
+
+
+NAME, VOTE = "1D/0", Vote("1D/0", LeaderAndEpoch(1024, "b"), NO_EPOCH_END, (("a", "b"),))
+INDEX, OWN_INDEX = Partition(INDEX_TOPIC, "b/1D/0/1"), Partition(INDEX_TOPIC, "a/1D/0/2")
+
+
+def make_processing(*, is_known: bool = True, is_deleted: bool = False) -> tuple[Any, list[Any], Any]:
+    """Return a replicator that processes what is stored, what it asks for in its order, and its only log."""
+    log = make_log(NAME)
+    found = log if is_known else None
+    replicator, made = make_replicator(_state=SimpleNamespace(deleted_ids={"1D"} if is_deleted else set()))
+
+    def note(what: str, *results: Any) -> Any:
+        def noted(*arguments: Any) -> Any:
+            made.append((what, *(list(each) if isinstance(each, Iterator) else each for each in arguments)))
+            return results[0] if results else None
+
+        return noted
+
+    class Logs(SimpleNamespace):
+        def __len__(self) -> int:
+            return is_known
+
+    replicator.act = note("act")
+    replicator.logs = Logs(
+        record_control=lambda *row: ["control", *row],
+        find=lambda _name: found,
+        find_partition=lambda partition: found and partition.topic in {INDEX_TOPIC, "orders"} and (found, FIRST),
+        stored=lambda batches: ("changed", ["stored", *batches]),
+        acknowledged=lambda *what: ["acknowledged", *what],
+        announced=lambda *what: ["announced", *what],
+        repeat_acknowledgement=lambda partition: [partition],
+    )
+    replicator.led_logs = SimpleNamespace(
+        record_stored=note("woken"),
+        record_index_stored=lambda log: made.append(("index", log)),
+        divergent=SimpleNamespace(merge_later=note("merge")),
+        update_racks=note("racks"),
+    )
+    replicator.leases = SimpleNamespace(record_learned=note("learned"))
+    replicator.membership = SimpleNamespace(learn=lambda broker: made.append(("registered", broker.address)))
+    replicator._control = SimpleNamespace(
+        restore=lambda *row: made.append(("restore", *row)), begin_write=note("begin"), write_done=note("done", [VOTE])
+    )
+    replicator._policy = SimpleNamespace(owns=lambda partition: partition.address.startswith("a/"))
+    replicator._indexes, replicator._stored = defaultdict(set), []
+    return replicator, made, log
+
+
+def test_control_records_count_for_logs_that_are_not_deleted_and_own_ones_are_restored() -> None:
+    for is_known, is_deleted, writer in product(EITHER, EITHER, "ab"):
+        replicator, made, log = make_processing(is_known=is_known, is_deleted=is_deleted)
+        replicator.learn(Partition(BRANCHES_TOPIC, writer), [(b"key", encode_control(VOTE))])
+        restored = [("restore", "key", VOTE)] * (writer == "a")
+        woken = [("woken", [log]), ("merge", [log])] * is_known
+        assert made == ([] if is_deleted else [*restored, ("act", ["control", writer, VOTE]), *woken])
+
+
+def test_what_a_commit_made_durable_is_processed_in_an_order_that_no_lease_or_acknowledgement_runs_ahead() -> None:
+    """A vote counts before the answers that rely on it, and own records as soon as they are durable."""
+    own = RecordBatch(Partition(BRANCHES_TOPIC, "a"), 8, [encode_control(VOTE)], keys=[b"own"])
+    vote = RecordBatch(Partition(BRANCHES_TOPIC, "b"), 4, [encode_control(VOTE)], keys=[b"key"])
+    registration = encode_broker(BrokerRegistration(address="b"))
+    broker = RecordBatch(Partition(BROKERS_TOPIC, "b"), 2, [registration], keys=[b"b"])
+    records, index = RecordBatch(Partition("orders", "b/1D/0/1"), 0, [b""]), RecordBatch(INDEX, 0, [b""])
+    own_index, state = RecordBatch(OWN_INDEX, 0, [b""]), RecordBatch(Partition("$state", "a"), 0, [b""])
+    for is_known in EITHER:
+        replicator, made, log = make_processing(is_known=is_known)
+        commit: Any = SimpleNamespace(batches=[vote, broker, records, index], added=[own, own_index, state])
+        replicator.prepare(commit)
+        assert made == [("begin",)]
+        replicator.done(commit)
+        assert made[1:] == [("done",), ("act", ["control", "a", VOTE])], "others are told first"
+        made.clear()
+        for _ in range(2):
+            replicator.acknowledged(commit)
+        woken = [("woken", [log]), ("merge", [log])] * is_known
+        expected = [("act", ["control", "b", VOTE]), *woken, ("learned", vote.partition, 5)]
+        expected += [("registered", "b"), ("racks",), ("learned", broker.partition, 3)]
+        stored = [("act", ["stored", vote, broker, records, index, own_index]), ("woken", "changed"), ("merge", [log])]
+        again = [("act", ["stored"]), ("woken", "changed"), ("merge", [])]
+        assert made == [*expected, *[*stored, *again] * is_known]
+        assert replicator._indexes == {NAME: {INDEX, OWN_INDEX}}
+
+
+def test_what_other_brokers_tell_of_logs_reaches_them() -> None:
+    for is_known in EITHER:
+        replicator, made, log = make_processing(is_known=is_known)
+        replicator.record_acknowledgements({(INDEX, "b"): 5, (OWN_INDEX, "c"): 6})
+        told = [("act", ["acknowledged", *each]) for each in (("b", INDEX, 5), ("c", OWN_INDEX, 6))]
+        index = [("index", log)] * is_known
+        assert made == [told[0], *index, told[1], *index]
+        made.clear()
+        replicator.record_high_watermarks({INDEX: 7})
+        replicator.repeat_acknowledgements([INDEX, OWN_INDEX])
+        assert made == [("act", ["announced", INDEX, 7]), ("act", [INDEX, OWN_INDEX])]
+
+
+async def test_each_heartbeat_tells_of_this_broker_and_advances_the_logs_that_something_can_change(
+    autojump_clock: MockClock,
+) -> None:
+    """All of them when the living brokers change. A stall is counted if it is longer than a heartbeat."""
+    for changes, stalls, can_write in product(
+        ((), (2,), (0, 3)), ({}, {1: 0.25}, {1: 0.5}, {0: 0.125, 2: 4.0}), EITHER
+    ):
+        replicator, _ = make_replicator(_heartbeat_s=0.25, _storage=SimpleNamespace(can_write=can_write))
+        made, times = list[Any](), list[float]()
+
+        def note(what: str, made: list[Any] = made) -> Any:
+            return lambda *found: made.append((what, *found))
+
+        def check_alive(
+            now: float,
+            stalled_s: float,
+            made: list[Any] = made,
+            times: list[float] = times,
+            stalls: dict[int, float] = stalls,
+            changes: tuple[int, ...] = changes,
+        ) -> bool:
+            made.append(("check", stalled_s))
+            times.append(now)
+            autojump_clock.jump(stalls.get(len(times) - 1, 0.0))
+            return len(times) - 1 in changes
+
+        replicator._identity = SimpleNamespace(count_writes=note("count"))
+        replicator.membership = SimpleNamespace(make_heartbeat=lambda: "beat")
+        replicator.leases = SimpleNamespace(begin_round=note("round"))
+        replicator.brokers = SimpleNamespace(
+            alive="alive",
+            replaceable="replaceable",
+            check_alive=check_alive,
+            record_storage=lambda broker, can_write, made=made: made.append((broker, can_write)),
+        )
+        replicator.act = made.extend
+        replicator.logs = SimpleNamespace(
+            active="active",
+            set_alive=lambda *found: [("alive", *found)],
+            advance=lambda now: [("advance", now)],
+            repeat_fetches=lambda: ["fetches"],
+        )
+        replicator.led_logs = SimpleNamespace(
+            refresh_all=note("refresh"), divergent=SimpleNamespace(merge_later=note("merge"))
+        )
+        replicator._announce_high_watermark, replicator._recover_metadata = note("announce"), note("recover")
+        with trio.move_on_after(3.1 + sum(stalls.values())):
+            await replicator._run_clock()
+        expected, fetched_at, all_logs = list[Any](), times[0], replicator.logs
+        for number, now in enumerate(times):
+            late_s = stalls.get(number - 1, 0.0)
+            expected += [("count",), ("round", "beat"), ("a", can_write), ("check", late_s if late_s > 0.25 else 0.0)]
+            if number in {0, *changes}:
+                expected += [("alive", "alive", now, "replaceable"), ("refresh", all_logs), ("merge", all_logs)]
+            else:
+                expected += [("advance", now), ("refresh", "active")]
+            expected += [("announce",), ("recover", now)]
+            if now - fetched_at >= FETCH_AGAIN_S:
+                fetched_at = now
+                expected.append("fetches")
+        assert made == expected
+        assert len(times) == 13, "one for each quarter of a second, apart from stalls"
+
+
+def test_a_broker_leads_new_logs_at_once_only_if_it_is_alone_and_has_nothing_of_them_to_load() -> None:
+    """It loads all others first: their epochs can be those of other brokers, or its own from before."""
+    for placed, is_alone, first_epoch, has_control, name, is_running in product(
+        (("a",), ("b",), ("a", "b"), None), EITHER, (0, 3), EITHER, ("orders", METADATA_TOPIC), EITHER
+    ):
+        replicator, made = make_replicator(brokers=SimpleNamespace(is_alone=is_alone), _log_table=LogTable("a"))
+        replicator.logs = SimpleNamespace(has_control=lambda _name, it=has_control: it)
+        replicator._storage = SimpleNamespace(ends=lambda _topic: {}, earliest=lambda _topic: {})
+        replicator._loader = SimpleNamespace(put=lambda log, made=made: made.append(("load", log)))
+        replicator._mesh.ask_heads = lambda topics, made=made: made.append(("heads", topics))
+        replicator.led_logs.catch_up_oldest_first = "catch up"
+        if not is_running:
+            replicator._nursery = None
+        replicas = placed or ("a",)
+        is_led = replicas == ("a",) and is_alone and name == "orders" and not first_epoch and not has_control
+        for count in (1, 1, 2):
+            placement = () if placed is None else (placed,) * count
+            known = len(replicator._log_table.logs(name))
+            replicator._add_topic(Topic(name, "1D", count, placement=placement, first_epoch=first_epoch))
+            for log in replicator._log_table.logs(name)[known:]:
+                assert replicator._log_table.leads(log) == is_led
+                leading = LeaderAndIsr("a", 0, is_led=True, replicas=("a",), in_sync=("a",))
+                assert log.leadership == (leading if is_led else LeaderAndIsr("", 0, is_led=False, replicas=replicas))
+                expected: list[Any] = [("start", "catch up", log)] * is_running if is_led else [("load", log)]
+                expected += [("heads", (name, INDEX_TOPIC))] * (is_running and not is_alone)
+                assert made == expected
+            assert bool(made) == (known < count and (is_running or not is_led))
+            made.clear()
+
+
+async def test_a_broker_that_starts_takes_part_when_it_has_loaded_what_others_replicate(
+    autojump_clock: MockClock,
+) -> None:
+    for is_alone in EITHER:
+        replicator, made = make_replicator(brokers=SimpleNamespace(is_alone=is_alone), _timeout_s=2.0)
+
+        def note(what: str, made: list[Any] = made) -> Any:
+            return lambda: made.append(what)
+
+        async def load_first(made: list[Any] = made) -> None:
+            await trio.lowlevel.checkpoint()
+            made.append("load")
+
+        running = {"run": trio.sleep_forever}
+        replicator.reassigner = SimpleNamespace(measure_space=note("space"), **running)
+        replicator.membership = SimpleNamespace(start=note("membership"))
+        replicator.leases = SimpleNamespace(start=note("leases"))
+        replicator._own = SimpleNamespace(announce_control=note("control"))
+        replicator._join_cluster = note("join")
+        replicator._loader = SimpleNamespace(load_first=load_first, **running)
+        replicator.led_logs = replicator.checkpoints = SimpleNamespace(**running)
+        replicator._run_clock = trio.sleep_forever
+        async with trio.open_nursery() as nursery:
+            await nursery.start(replicator.run)
+            assert made == ["space", "membership", "leases", "control", *["join", "load"] * (not is_alone)]
+            assert replicator._recover_at == trio.current_time() + RECOVER_TIMEOUTS * 2.0
+            assert replicator._nursery is not None
+            nursery.cancel_scope.cancel()
+        assert replicator._nursery is None, "it starts no tasks any more"
+
+
+def test_topics_are_followed_as_they_are_created_changed_deleted_and_made_again_meanwhile() -> None:
+    """What a broker has had alone is replicated as soon as another one joins."""
+    former, changed, other = (Topic("orders", topic_id, count) for topic_id, count in (("1D", 1), ("1D", 2), ("2D", 1)))
+    for was_alone, is_alone, is_running, known, found in product(
+        EITHER, EITHER, EITHER, (None, former), (None, former, changed, other)
+    ):
+        brokers, table = SimpleNamespace(is_alone=was_alone), SimpleNamespace(topics={"orders": known} if known else {})
+        replicator, made = make_replicator(brokers=brokers, _log_table=table, _removed={})
+
+        def apply_members(made: list[Any] = made, brokers: Any = brokers, is_alone: bool = is_alone) -> None:
+            brokers.is_alone = is_alone
+            made.append("members")
+
+        def note(what: str, result: Any = None, made: list[Any] = made) -> Any:
+            def noted(*arguments: Any) -> Any:
+                made.append((what, *arguments))
+                return result
+
+            return noted
+
+        replicator.membership, replicator.reassigner = (
+            SimpleNamespace(apply_state=each) for each in (apply_members, note("reassigner"))
+        )
+        replicator._join_cluster, replicator._add_topic = note("join"), note("add")
+        replicator._remove_topic = note("remove", ["its logs"])
+        replicator._control = SimpleNamespace(forget=note("forget"))
+        replicator._deletion = SimpleNamespace(drop_topic="drop")
+        replicator.logs = SimpleNamespace(forget_control=note("control"))
+        replicator._indexes = {"1D/0": {INDEX}, "1D/2": {INDEX}}
+        deletion = SimpleNamespace(topic=changed)
+        replicator._state = SimpleNamespace(
+            take_changed=note("changed", ["orders"]), find=note("find", found), take_closed=note("closed", [deletion])
+        )
+        if not is_running:
+            replicator._nursery = None
+        replicator.apply_state()
+        is_removed = known is not None and found in (None, other)
+        expected: list[Any] = ["members", ("reassigner",), *[("join",)] * (was_alone and not is_alone and is_running)]
+        expected += [("changed",), ("find", "orders")]
+        expected += [("remove", known)] * is_removed + [("add", found)] * (found is not None and found != known)
+        expected += [("closed",), ("control", "1D/0"), ("control", "1D/1"), ("forget", ["1D/0", "1D/1"])]
+        expected += [("start", "drop", deletion, ["its logs"] if is_removed else ())] * is_running
+        assert (made, replicator._indexes) == (expected, {"1D/2": {INDEX}})
