@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import product
+from itertools import permutations, product
 from math import inf
+
+import attrs
 
 from dafka.broker.core.log.entries import encode_entries
 from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.metadata.leader_and_isr import next_epoch
+from dafka.broker.core.metadata.log_replicas import RECOVERY_STEP
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.effects import Acknowledge, WriteControl
@@ -24,7 +27,13 @@ from dafka.broker.core.replication.records import (
     VoteRequest,
 )
 from dafka.broker.core.replication.replica import Replica
-from dafka.broker.core.replication.replicated_logs import FetchRecords, LogAction, ReplicatedLog, ReplicatedLogs
+from dafka.broker.core.replication.replicated_logs import (
+    OBSERVED_IN_SYNC_S,
+    FetchRecords,
+    LogAction,
+    ReplicatedLog,
+    ReplicatedLogs,
+)
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.protocol.rendezvous import rank_nodes
 from dafka.records import Partition, RecordBatch
@@ -39,9 +48,9 @@ RECORDS = 10
 class Kept:
     """A log that the broker c keeps, if it is a replica."""
 
-    def __init__(self, replicas: tuple[str, ...] = REPLICAS) -> None:
+    def __init__(self, replicas: tuple[str, ...] = REPLICAS, forgotten: tuple[str, ...] = ()) -> None:
         self.ends: defaultdict[Partition, int] = defaultdict(int)
-        self.logs = ReplicatedLogs("c", lambda: 2, self.ends.__getitem__, ReplicaSettings())
+        self.logs = ReplicatedLogs("c", lambda: 2, self.ends.__getitem__, ReplicaSettings(), forgotten=forgotten)
         self.log: ReplicatedLog = self.logs.add(Topic("orders", "f" * 32), 0, replicas, [])
         self.row = EpochStart(self.log.name, SECOND, epoch_end(FIRST, RECORDS), replicas)
 
@@ -242,6 +251,63 @@ def test_a_log_that_is_dropped_and_copied_again_can_be_read_only_as_far_as_it_is
     assert marks == [*range(1, RECORDS + 1), 0] * 2
 
 
+def test_forgotten_brokers_neither_vote_nor_acknowledge_and_the_epochs_that_they_began_go_on() -> None:
+    vote = Vote(f"{'f' * 32}/0", SECOND, epoch_end(FIRST, 0), (REPLICAS,), FIRST)
+    request = VoteRequest(vote.log, SECOND, REPLICAS)
+    for forgotten in ((), ("b",)):
+        for record in (vote, request, EpochStart(vote.log, SECOND, epoch_end(FIRST, 0), REPLICAS)):
+            kept = Kept(forgotten=forgotten)
+            voted = controls(kept.logs.record_control("b", record))
+            counts = not forgotten or isinstance(record, EpochStart)
+            assert bool(voted) == (counts and not isinstance(record, Vote))
+            assert kept.log.replica.has_voted("b", SECOND.epoch) == (counts and isinstance(record, Vote))
+            assert kept.logs.has_control(kept.log.name) == counts
+        kept.store_index()
+        kept.store_records()
+        kept.logs.acknowledged("b", kept.log.index_partition(SECOND), RecordSequence(1))
+        assert kept.log.replica._peers.progress.ends == ({} if forgotten else {"b": 0})
+
+
+def test_the_latest_start_of_a_log_is_known_before_it_is_loaded() -> None:
+    starts = [EpochStart("f/0", each, epoch_end(FIRST, 0), REPLICAS) for each in (FIRST, SECOND, THIRD)]
+    for order in permutations(starts, 2):
+        kept = Kept()
+        assert (kept.logs.known_start("f/0"), kept.logs.known_epoch("f/0")) == (None, -1)
+        kept.logs.record_control("a", Vote("f/0", LeaderAndEpoch(9999, "a"), epoch_end(FIRST, 0), ()))
+        assert kept.logs.known_epoch("f/0") == -1, "a vote starts nothing"
+        for each in order:
+            kept.logs.record_control(each.leader_epoch.leader, each)
+        latest = max(order, key=starts.index)
+        assert (kept.logs.known_start("f/0"), kept.logs.known_epoch("f/0")) == (latest, latest.leader_epoch.epoch)
+
+
+def test_all_brokers_keep_the_logs_that_they_observe_and_their_learners_become_voters_soon() -> None:
+    start = EpochStart(f"{'f' * 32}/0", THIRD, epoch_end(FIRST, 0), REPLICAS, ("c",))
+    for is_observed, first_epoch, number in product((True, False), (0, 7), (0, 3)):
+        topic = Topic("orders", "f" * 32, first_epoch=first_epoch)
+        observed = frozenset({"orders"} if is_observed else ())
+        logs = ReplicatedLogs("z", lambda: 0, lambda _: 0, ReplicaSettings(), observed_topics=observed)
+        log = logs.add(topic, 0, REPLICAS, [])
+        assert log.replica.latest.leader_epoch == LeaderAndEpoch(first_epoch, "a")
+        assert logs.keeps_log(log) == logs.keeps(log.index_partition(FIRST)) == is_observed
+        logs = ReplicatedLogs("a", lambda: 9, lambda _: 9, ReplicaSettings(), observed_topics=observed)
+        logs.record_control("a", start)
+        index = RecordBatch(log.index_partition(THIRD), 0, [encode_entries([run_entry(0, LEADER, 0, 1)])])
+        log = logs.add(attrs.evolve(topic, first_epoch=0), 0, REPLICAS, [index])
+        logs.renumber(number)
+        logs.resume(log, 0.0)
+        logs.set_alive(REPLICAS, 0.0)
+        for broker in "bc":
+            logs.acknowledged(broker, log.index_partition(THIRD), RecordSequence(1))
+        times = (each / 10 for each in range(1, 100))
+        at, (request,) = next((now, made) for now in times if (made := controls(logs.advance(now))))
+        assert isinstance(request, VoteRequest)
+        assert (request.replicas, request.learners) == (REPLICAS, ())
+        assert request.leader_epoch == LeaderAndEpoch(next_epoch(THIRD.epoch, number), "a")
+        wait_s = OBSERVED_IN_SYNC_S if is_observed else ReplicaSettings().learners_in_sync_s
+        assert wait_s <= at <= wait_s + 0.2
+
+
 # One replica by itself
 
 
@@ -321,3 +387,84 @@ def test_a_replica_that_joins_claims_nothing_and_leads_nothing() -> None:
             for each in learners.set_alive(("b", "c"), float(now))
         )
     assert learners.rank_replicas() == rank_nodes("log", ("a", "b"))
+
+
+def lead_second(replicas: tuple[str, ...], learners: tuple[str, ...] = ()) -> tuple[Replica, LeaderAndEpoch]:
+    """Return a leader of an epoch after the first one, which begins at 10."""
+    leader, epoch = make_replica("a"), LeaderAndEpoch(next_epoch(0, 0), "a")
+    leader.epoch_tree.add(EpochStart("log", epoch, epoch_end(FIRST, 10), replicas, learners))
+    leader.restore_local({FIRST: Offset(10), epoch: Offset(10)})
+    leader.resume()
+    return leader, epoch
+
+
+def test_an_index_is_committed_as_far_as_its_leader_and_more_than_half_of_the_voters_store_it() -> None:
+    for learners, own, b, c in product(((), ("c",)), range(4), (None, *range(4)), (None, *range(4))):
+        leader, epoch = lead_second(REPLICAS, learners)
+        for name, end in (("b", b), ("c", c)):
+            if end is not None:
+                leader.acknowledged(name, epoch, Offset(10 + end * 10), RecordSequence(end))
+        ends = sorted([own, -1 if b is None else b, *([-1 if c is None else c] if not learners else [])])
+        for index_end in range(4):
+            is_committed = leader.has_committed_index(RecordSequence(own), RecordSequence(index_end))
+            assert is_committed == (ends[len(ends) // 2 - (len(ends) == 2)] >= index_end)
+        shared = min(10, *(0 if each is None else 10 + each * 10 for each in (b, c)))
+        assert leader.shared_end == shared
+    assert not make_replica("b").has_committed_index(RecordSequence(9), RecordSequence(0)), "it leads nothing"
+
+
+def test_a_leader_hands_over_to_the_most_preferred_replica_that_has_all_and_can_be_elected() -> None:
+    for alive, is_writable, preferred, ineligible, lag_s in product(
+        (REPLICAS, ("a", "b"), ("a", "c"), ("a",)), (True, False), permutations("abc"), ("", "b", "c"), (0.0, 4.9, 5.0)
+    ):
+        leader = lead_followed_by_one()
+        leader.acknowledged("c", FIRST, Offset(8))
+        leader.preference.set(tuple(preferred), frozenset(ineligible))
+        leader.set_alive(alive, 5.0, frozenset("c" if not is_writable else ""))
+        leader.elections.advance(5.0)
+        assert [leader.behind_s(each) for each in "bc"] == [0.0, 5.0]
+        writable = [each for each in preferred if each in alive and (each != "c" or is_writable)]
+        ranked = sorted(writable, key=ineligible.count)
+        for candidates in (REPLICAS, ("b", "c"), ("c",), ()):
+            suitable = [each for each in ranked if each in candidates and (each != "c" or lag_s >= 5)]
+            found = suitable[0] if suitable and len(writable) > 1 else ""
+            assert leader.choose_successor(frozenset(candidates), lag_s) == found
+
+
+def test_a_leader_has_a_successor_when_it_has_acknowledged_the_epoch_of_another_leader() -> None:
+    replica, found = lead_followed_by_one(), list[bool]()
+    for event in (
+        lambda: None,
+        lambda: replica.receive("b", EpochStart("log", SECOND, epoch_end(FIRST, 10), REPLICAS)),
+        lambda: replica.stored(SECOND, Offset(10)),
+        lambda: replica.receive("b", Vote("log", THIRD, epoch_end(SECOND, 10), (REPLICAS,), SECOND)),
+    ):
+        event()
+        found.append(replica.has_successor)
+    assert found == [False, False, True, False]
+
+
+def test_a_copy_may_go_when_no_replica_set_that_counts_can_need_it() -> None:
+    """It is needed to elect a leader of an epoch that can begin, and after a recovery that gave it up."""
+    for availability, was_one, is_one, is_newest, has_voted, is_established, is_recovered in product(
+        tuple(Availability), *[(True, False)] * 6
+    ):
+        assert isinstance(availability, Availability)
+        others = ("b", "c", "d")
+        first = ("b", "c", "a") if was_one else others
+        replica = Replica("log", "a", 0, first, ReplicaSettings(availability=availability))
+        generation = RECOVERY_STEP if is_recovered else 1
+        replica.epoch_tree.add(
+            EpochStart("log", SECOND, epoch_end(FIRST, 0), ("b", "a") if is_one else others, (), generation)
+        )
+        if is_newest:
+            newest = EpochStart("log", LeaderAndEpoch(1, "c"), epoch_end(FIRST, 0), ("c", "a"), (), generation + 1)
+            replica.epoch_tree.add(newest)
+        if has_voted:
+            replica.elections.votes.add_own(VoteRequest("log", THIRD, ("a", "b")))
+        if is_established:
+            replica.acknowledged("b", SECOND, Offset(0))
+            replica.acknowledged("c", SECOND, Offset(0))
+        assert replica.is_needed == (is_one or is_newest)
+        is_kept = availability is Availability.BRANCH or is_one or is_newest or has_voted or not is_established
+        assert replica.may_drop == (not is_kept and was_one and not is_recovered)
