@@ -182,7 +182,9 @@ async def test_a_round_is_answered_by_a_broker_with_an_accepted_store_and_no_vot
         world.control.is_durable = is_durable
         world.brokers.record_storage("b", can_write=can_write)
         world.brokers.record_storage("c", can_write=can_elect)
-        world.brokers.check_alive(trio.current_time() + (0 if is_alive else 10))
+        if not is_alive:
+            world.brokers._heard.clear()
+        world.brokers.check_alive(trio.current_time())
         world.leases.process_rounds({"b": Round(9, kind, StoreClaim(("t",)))}, [])
         is_followed = is_alive and can_write and (kind is RoundKind.WRITABLE or not can_elect)
         replies = [read_round(each) for each in world.sent]
@@ -207,14 +209,16 @@ async def test_who_waits_for_a_lease_goes_on_as_soon_as_it_is_held_or_the_log_is
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             for _ in range(2):
+                world.leases.begin_round()
                 await trio.testing.wait_all_tasks_blocked()
                 assert not done.is_set()
-                world.leases.begin_round()
             if end == "another leads":
                 world.log.leadership = LeaderAndIsr("b", is_led=False)
                 world.leases.begin_round()
             else:
-                world.answer("b", "stranger", control_end=0 if end == "answered" else 2)
+                reply = RoundReply(world.leases._rounds._next - 1, 0 if end == "answered" else 2, 7, 0, "s")
+                late = attrs.evolve(reply, number=0)
+                world.leases.process_rounds({}, [("b", reply), ("c", late)])
                 world.leases.record_learned(Partition(BRANCHES_TOPIC, "b"), 2)
             await trio.testing.wait_all_tasks_blocked()
             assert done.is_set()

@@ -298,22 +298,41 @@ async def test_a_follower_shows_what_is_committed_and_read(
         (9, 10, 11), (0, 1), ("nothing", "deleted", "this one leads"), (True, False), (True, False)
     ):
         world = World(monkeypatch)
-        world.replica.led_epoch, world.replica.latest = OWN if leads else None, STARTS[0]
+        world.replica.led_epoch, world.replica.latest = OWN if leads else None, STARTS[1]
         world.replica.high_watermark, world.failures, world.during = mark, failures, during
         world.is_complete = is_complete
         await world.led._follow_log(world.log, world.state)
         is_begun = is_complete and not leads
         is_read = is_begun and not failures
-        assert world.led.is_followed(world.log, FIRST) == is_read
+        assert world.led.is_followed(world.log, SIDE) == is_read
         is_shown = is_read and during == "nothing"
         assert world.state.high_watermark == (min(mark, 10) if is_shown else 0)
         assert world.refreshed == [world.log] * is_shown
-        own = attrs.evolve(world.log.leader_partition(FIRST), address="a/1D/0")
-        assert world.restored == [(FIRST, False, own)] * is_begun
+        own = world.log.leader_partition(LeaderAndEpoch(SIDE.epoch, "a"))
+        assert world.restored == [(SIDE, False, own)] * is_begun
         assert list(world.led._to_follow._failed) == ["1D/0"] * (is_begun and failures)
         if is_shown:
             await world.led._follow_log(world.log, world.state)
             assert world.take() == ["continue"]
+
+
+async def test_a_log_is_followed_if_it_is_still_there_when_nothing_else_happens_to_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_gone in (True, False):
+        world = World(monkeypatch)
+        world.replica.led_epoch, world.replica.latest = None, STARTS[1]
+        world.brokers.own = BrokerRegistration(address="a", rack="r")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.led.run)
+            async with world.led._locks["1D/0"]:
+                world.led._follow_later(world.log)
+                await trio.sleep(1)
+                assert world.restored == []
+                world.state.is_gone = is_gone
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert len(world.restored) == (not is_gone)
 
 
 async def test_readers_are_woken_up_when_a_led_log_advances_and_when_its_start_can_move(
@@ -351,6 +370,13 @@ async def test_readers_are_woken_up_when_a_led_log_advances_and_when_its_start_c
         world.led.record_stored([world.log])
         assert (missing.is_set(), other.is_set(), list(world.led._missing)) == (True, False, ["1D/1"])
         assert notified == [state] * (is_known and next_start > 4)
+
+
+async def test_a_log_that_others_replicate_from_now_on_is_led_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.replica.high_watermark = 0
+    world.led.keep_leading(world.log, world.state)
+    assert (world.led.is_ready(world.log), world.take()) == (True, ["lead"])
 
 
 async def test_nothing_of_a_log_is_left_that_is_deleted_here(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
@@ -402,6 +403,15 @@ def test_logs_are_under_replicated_whose_living_replicas_in_sync_are_fewer_than_
         ]
 
 
+def test_the_free_space_is_that_of_the_disk_of_the_storage_or_of_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=9, used=4, free=5))
+    for found, free in ((None, 5), (SimpleNamespace(free=7), 7)):
+        monkeypatch.setattr(reassignment_module, "measure_disk", {"sqlite:a.db": found}.get)
+        assert reassignment_module._free_bytes("sqlite:a.db") == free
+
+
 @each_seed(20)
 def test_free_space_is_announced_when_it_has_changed_by_more_than_a_share(seed: int) -> None:
     draw, world = Random(seed), World()
@@ -443,3 +453,29 @@ def test_damaged_logs_are_announced_when_they_have_changed() -> None:
             world.reassigner._announce_damaged()
             assert world.take() == [found] * is_new
         assert ends == [(NAME, 0 if holds_log else None)] * 2 * len(names)
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+async def test_a_log_is_looked_at_when_replicas_are_ordered_and_when_it_has_changed(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, is_ordered: bool
+) -> None:
+    """Its leader can have changed since the order: the new one goes on, and who is no replica deletes its copy."""
+    monkeypatch.setattr(reassignment_module, "_free_bytes", lambda _: 10**10)
+    for leads, is_loaded in ((True, True), (False, True), (False, False)):
+        world = World()
+        world.names, world.holds_log = () if is_loaded else (NAME,), is_ordered and is_loaded
+        replicas = ("a", "b", "d") if leads else ("b", "c", "d")
+        world.order(ChangeReplicas("1D", 0, replicas, generation=1))
+        if not leads:
+            world.order(ReplicasChanged("1D", 0, 1, 5))
+            world.has(replicas, 1, led_epoch=None)
+        world.reassigner.apply_state()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.reassigner.run)
+            await trio.sleep(2.5)
+            if is_loaded and not is_ordered:
+                world.holds_log, world.changed = True, [world.log]
+            await trio.sleep(DELAY_S + 2)
+            nursery.cancel_scope.cancel()
+        assert bool(world.deleted) == (not leads)
+        assert ((("a", "b", "c", "d"), 1) in world.made) == leads

@@ -49,7 +49,7 @@ class World:
         storage: Any = SimpleNamespace(
             durable_end=self.ends.__getitem__,
             storage=None,
-            write=lambda: None,
+            write=lambda: self.made.append("write"),
             wait_durable=self.durable.wait,
         )
         self.loader: Any = ReplicaLoader(
@@ -86,19 +86,22 @@ def test_index_records_are_read_once_from_the_checkpoints_on_while_more_arrive(s
 
 
 async def test_a_log_is_loaded_when_it_is_durable_that_others_replicate_it(autojump_clock: MockClock) -> None:
-    world = World()
-    world.loader._announce_ended, world.loader._indexes = lambda *_: None, {}
-    world.loader.put(world.state)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(world.loader.run)
-        await wait_all_tasks_blocked()
-        assert (world.state.is_replicated, world.made) == (True, [])
-        world.durable.set()
-        await wait_all_tasks_blocked()
-        (added, *rest) = world.made
-        assert added[0] == "add"
-        assert rest == [world.state, ("orders", INDEX_TOPIC)]
-        nursery.cancel_scope.cancel()
+    for is_deleted in (True, False):
+        world = World()
+        world.loader._announce_ended, world.loader._indexes = lambda *_: None, {}
+        world.loader.put(world.state)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.loader.run)
+            await wait_all_tasks_blocked()
+            assert (world.state.is_replicated, world.made) == (True, ["write"])
+            if is_deleted:
+                world.table.remove_topic("orders")
+            world.durable.set()
+            await wait_all_tasks_blocked()
+            *loaded, heads = world.made[1:]
+            assert heads == ("orders", INDEX_TOPIC)
+            assert loaded[1:] == [world.state] * (not is_deleted)
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_log_is_loaded_once_if_it_is_still_there_when_its_indexes_are_read(autojump_clock: MockClock) -> None:

@@ -356,7 +356,7 @@ def test_what_a_commit_made_durable_is_processed_in_an_order_that_no_lease_or_ac
     own_index, state = RecordBatch(OWN_INDEX, 0, [b""]), RecordBatch(Partition("$state", "a"), 0, [b""])
     for is_known in EITHER:
         replicator, made, log = make_processing(is_known=is_known)
-        commit: Any = SimpleNamespace(batches=[vote, broker, records, index], added=[own, own_index, state])
+        commit: Any = SimpleNamespace(batches=[vote, broker, records, index, own], added=[own, own_index, state])
         replicator.prepare(commit)
         assert made == [("begin",)]
         replicator.done(commit)
@@ -367,10 +367,27 @@ def test_what_a_commit_made_durable_is_processed_in_an_order_that_no_lease_or_ac
         woken = [("woken", [log]), ("merge", [log])] * is_known
         expected = [("act", ["control", "b", VOTE]), *woken, ("learned", vote.partition, 5)]
         expected += [("registered", "b"), ("racks",), ("learned", broker.partition, 3)]
-        stored = [("act", ["stored", vote, broker, records, index, own_index]), ("woken", "changed"), ("merge", [log])]
+        stored = [
+            ("act", ["stored", vote, broker, records, index, own, own_index]),
+            ("woken", "changed"),
+            ("merge", [log]),
+        ]
         again = [("act", ["stored"]), ("woken", "changed"), ("merge", [])]
         assert made == [*expected, *[*stored, *again] * is_known]
         assert replicator._indexes == {NAME: {INDEX, OWN_INDEX}}
+
+
+async def test_a_loaded_log_is_led_on_or_takes_part_with_its_preferences(autojump_clock: MockClock) -> None:
+    for leads in EITHER:
+        replicator, made, log = make_processing()
+        replicator.reassigner = SimpleNamespace(prefer_leaders=lambda log, made=made: made.append(("prefer", log)))
+        replicator._log_table = SimpleNamespace(leads=lambda _state, it=leads: it)
+        replicator.led_logs.refresh = lambda log, made=made: made.append(("refresh", log))
+        replicator.led_logs.keep_leading = lambda *led, made=made: made.append(("keep", *led))
+        replicator.logs.resume = lambda *resumed: resumed
+        replicator._take_part(log, "state")
+        kept = [("keep", log, "state")] * leads
+        assert made == [("prefer", log), *kept, ("refresh", log), ("act", (log, trio.current_time()))]
 
 
 def test_what_other_brokers_tell_of_logs_reaches_them() -> None:

@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from dafka.broker.core.metadata.store_check import STARTS_MAX, StoreClaim, StoreMemory
+from dafka.broker.core.metadata.store_check import SETTLE_S, STARTS_MAX, StoreClaim, StoreMemory
 from dafka.broker.core.metadata.store_record import (
     CLUSTER_TOPIC,
     COUNTERS_KEY,
@@ -204,13 +204,16 @@ def test_answers_to_rounds_that_this_start_has_not_asked_are_of_a_twin() -> None
     assert World().identity.make_round(1, can_write=True) is None, "it belongs to no cluster"
 
 
-@pytest.mark.parametrize("outcome", ["all answer", "one is silent", "forgotten", "no cluster"])
+@pytest.mark.parametrize("outcome", ["all answer", "one is silent", "one falls silent", "forgotten", "no cluster"])
 async def test_a_store_is_checked_by_all_that_answer_in_time(autojump_clock: MockClock, outcome: str) -> None:
     former = attrs.evolve(RECORD, starts=("s", *(f"t{number}" for number in range(STARTS_MAX - 1))))
     world = World() if outcome == "no cluster" else World({STORE_KEY: encode_store_record(former)})
     world.written.set()
     world.state.brokers["a"].start = "s"
-    begun = trio.current_time()
+    begun, is_silent = trio.current_time(), outcome.endswith("silent")
+    if outcome == "one falls silent":
+        world.admit(("c", Round(5, RoundKind.CHECKED, StoreClaim(("t",)))))
+        world.take()
 
     async def answer() -> None:
         """Answer as the others do, which remember the first start."""
@@ -221,7 +224,7 @@ async def test_a_store_is_checked_by_all_that_answer_in_time(autojump_clock: Moc
             claim = world.identity.claim
             assert claim is not None
             memory = StoreMemory("s", 0, "", 1 if outcome == "forgotten" else 0, 0)
-            brokers = "b" if outcome == "one is silent" else "bc"
+            brokers = "b" if is_silent else "bc"
             answers = [(each, CheckAnswer(claim.start, memory)) for each in brokers]
             answers.append(("c", CheckAnswer("another start", memory)))
             world.identity.process_check(StoreChecked(frozenset(), answers, {}))
@@ -242,11 +245,51 @@ async def test_a_store_is_checked_by_all_that_answer_in_time(autojump_clock: Moc
     assert world.identity.record.starts[:-1] == ("s", *former.starts[2:]), "the accepted one stays"
     assert decode_store_record(world.pending[STORE_KEY]) == world.identity.record
     if outcome != "forgotten":
-        assert world.machine.unchecked == (frozenset("c") if outcome == "one is silent" else frozenset())
-        assert (trio.current_time() - begun > 1) == (outcome == "one is silent")
+        assert world.machine.unchecked == (frozenset("c") if is_silent else frozenset())
+        assert trio.current_time() - begun == pytest.approx(SETTLE_S if is_silent else 0, abs=0.2)
         assert not world.identity.is_accepted
         world.state.brokers["a"].start = world.identity.record.starts[-1]
         assert world.identity.is_accepted
+
+
+async def test_a_store_is_checked_again_by_brokers_that_are_heard_later_and_takes_no_part_meanwhile(
+    autojump_clock: MockClock,
+) -> None:
+    """Until the cluster has accepted its start, all others count as unchecked that have not answered."""
+    asked = Round(5, RoundKind.WRITABLE, StoreClaim(("t",)))
+    for is_accepted, has_forgotten in product(EITHER, EITHER):
+        world, problems = World({STORE_KEY: encode_store_record(RECORD)}), list[OutdatedStoreError]()
+        world.state.brokers["a"].start = "s" if is_accepted else ""
+        world.machine.unchecked = frozenset("bcd")
+
+        async def watch(world: World = world, problems: list[OutdatedStoreError] = problems) -> None:
+            try:
+                await world.identity.watch()
+            except OutdatedStoreError as error:
+                problems.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            world.identity._is_checked = True
+            assert world.admit(("d", asked)) == {"d": asked}
+            for met in "bc":
+                world.identity.process_check(StoreChecked(frozenset(met), [], {}))
+            for answered in ("", "b", "c"):
+                claim = world.identity.claim
+                assert claim is not None
+                memory = StoreMemory("s", 0, "", 1 if has_forgotten and answered == "c" else 0, 0)
+                answers = [(each, CheckAnswer(claim.start, memory)) for each in answered]
+                world.identity.process_check(StoreChecked(frozenset(), answers, {}))
+                await trio.sleep(0.25)
+                is_done = answered == "c" and not has_forgotten
+                kinds = [each.kind for each in world.take() if isinstance(each, Round)]
+                assert set(kinds) <= {RoundKind.CHECKED}
+                assert (len(kinds) > 1) == (answered != "c"), "again and again until all have answered"
+                assert world.admit(("d", asked)) == ({"d": asked} if is_done else {})
+                assert world.acted == ["released"] * is_done
+            assert bool(problems) == has_forgotten
+            assert world.machine.unchecked == frozenset("bcd" if has_forgotten else "" if is_accepted else "d")
+            nursery.cancel_scope.cancel()
 
 
 def test_counters_of_others_are_stored_when_they_change() -> None:

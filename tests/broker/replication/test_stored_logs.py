@@ -18,10 +18,12 @@ from dafka.broker.core.replication.checkpoints import CHECKPOINTS_TOPIC, decode_
 from dafka.broker.core.replication.effects import AdvanceHighWatermark, WriteControl
 from dafka.broker.core.replication.records import (
     BRANCHES_TOPIC,
+    NO_EPOCH_END,
     ControlRecord,
     EpochEnd,
     EpochStart,
     LeaderAndEpoch,
+    Vote,
     VoteRequest,
     decode_control,
     encode_control,
@@ -167,7 +169,9 @@ async def test_logs_are_read_from_the_storage_of_a_stopped_broker_with_their_fir
     name = "1D/0"
     index = Partition(INDEX_TOPIC, "b/1D/0/3")
     start = EpochStart(name, later, EpochEnd(first, Offset(2)), ("b", "c"))
-    vote = VoteRequest(name, LeaderAndEpoch(2048, "b"), ("b", "c"))
+    empty = EpochStart(name, LeaderAndEpoch(4, "b"), NO_EPOCH_END, ("b", "c"))  # it continues nothing
+    request = VoteRequest(name, LeaderAndEpoch(2048, "b"), ("b", "c"))
+    vote = Vote(name, request.leader_epoch, NO_EPOCH_END, (("b", "c"),))
     for has_index, has_start in product((True, False), repeat=2):
         storage = MemoryStorage()
         stored = [
@@ -178,9 +182,9 @@ async def test_logs_are_read_from_the_storage_of_a_stopped_broker_with_their_fir
             entries = encode_entries([run_entry(0, LEADER, 0, 2)])
             stored.append(RecordBatch(index, 0, [entries], timestamps=[1]))
         if has_start:
-            records: list[ControlRecord] = [vote, start]
+            records: list[ControlRecord] = [empty, start, request, vote]
             keys, values = [key_of(each).encode() for each in records], [encode_control(each) for each in records]
-            stored.append(RecordBatch(Partition(BRANCHES_TOPIC, "c"), 0, values, keys=keys, timestamps=[1] * 2))
+            stored.append(RecordBatch(Partition(BRANCHES_TOPIC, "c"), 0, values, keys=keys, timestamps=[1] * 4))
         await storage.append(stored)
         logs = await read_stored_logs(storage)
         assert logs.durable_end(Partition("orders", "b/1D/0/3")) == 2
@@ -191,3 +195,4 @@ async def test_logs_are_read_from_the_storage_of_a_stopped_broker_with_their_fir
         log = await logs.load(attrs.evolve(topic, first_epoch=3), 0, ("b",))
         assert log.local_log.ends().get(first, 0) == (2 if has_index else 0)
         assert log.replica.latest.leader_epoch == (later if has_start else first)
+        assert (log.replica.has_voted("c", 2048), log.replica.elections.votes.own_epoch) == (has_start, -1)
