@@ -125,10 +125,10 @@ class Replica:
 
         This one stores it up to `own_end`.
         """
-        progress, led_epoch = self._peers.progress, self.led_epoch
-        if led_epoch is None or led_epoch != progress.leader_epoch:
+        led_epoch = self.led_epoch
+        if led_epoch is None:
             return False
-        ends = {**progress.index_ends, self._broker: own_end}
+        ends = {**self._peers.progress.index_ends, self._broker: own_end}
         voters = self.epoch_tree.starts[led_epoch].voters
         return self.elections.rule.committed_end(ends, self._broker, voters, self._peers.writable) >= index_end
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 from math import inf
 
 import attrs
 
-from dafka.broker.core.log.entries import encode_entries
+from dafka.broker.core.log.entries import NextStartEntry, encode_entries
 from dafka.broker.core.log.log import LEADER
 from dafka.broker.core.metadata.leader_and_isr import next_epoch
 from dafka.broker.core.metadata.log_replicas import RECOVERY_STEP
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
+from dafka.broker.core.replication.checkpoints import Checkpoint
 from dafka.broker.core.replication.effects import Acknowledge, WriteControl
 from dafka.broker.core.replication.records import (
     ControlRecord,
@@ -201,6 +202,8 @@ def test_settled_logs_rest_until_something_happens() -> None:
     assert controls(logs.change_replicas(log, ("a", "b"), 1)) != []
     logs.remove(log.name)
     assert (len(logs), list(logs), logs.active, logs.take_changed()) == (0, [], [], [])
+    logs.transfer_leadership(log)
+    assert logs.active == [], "it stays removed"
 
 
 def test_a_preferred_leader_rests_until_it_takes_the_leadership_back() -> None:
@@ -222,6 +225,11 @@ def test_a_preferred_leader_rests_until_it_takes_the_leadership_back() -> None:
     kept.logs.set_preferences(kept.log, ("a", "b", "c"), frozenset())
     assert kept.logs.advance(until + 60.0) == []
     assert kept.log.replica.settled_until == inf
+    kept.logs.set_preferences(kept.log, ("c", "a", "b"), frozenset())
+    kept.logs.advance(until + 61.0)
+    kept.logs.remove(kept.log.name)
+    assert kept.logs.advance(kept.log.replica.settled_until) == []
+    assert kept.logs.active == [], "nothing is left of it"
 
 
 def test_a_log_that_is_dropped_is_empty_and_waits_for_nothing() -> None:
@@ -233,6 +241,68 @@ def test_a_log_that_is_dropped_is_empty_and_waits_for_nothing() -> None:
     assert kept.log.local_log.ends() == {}
     assert kept.store_records() == []
     assert kept.log.replica.local_epochs.log_end() == epoch_end(FIRST, 0)
+
+
+def test_nothing_is_fetched_for_a_log_that_is_removed_and_nothing_wakes_it_up() -> None:
+    for is_index_stored in (True, False):
+        kept = Kept()
+        kept.logs.record_control("b", kept.row)
+        if is_index_stored:
+            kept.store_index()
+        kept.logs.remove(kept.log.name)
+        assert kept.logs.repeat_fetches() == []
+        kept.ends[kept.log.leader_partition(FIRST)] = RECORDS
+        records = RecordBatch(kept.log.leader_partition(FIRST), 0, [b"x"] * RECORDS)
+        assert (*kept.logs.stored([records])[0],) == ()
+
+
+def test_a_log_is_restored_from_its_checkpoints_and_the_index_records_after_them() -> None:
+    """Records that arrive later than their index count when they do, and the start of the log is as decided."""
+    values = [encode_entries([run_entry(number, LEADER, number, 1)]) for number in range(RECORDS)]
+    values[3] = encode_entries([NextStartEntry(Offset(2)), run_entry(3, LEADER, 3, 1)])
+    for first, stored_end, availability in product(range(RECORDS), (6, RECORDS), Availability):
+        kept = Kept()
+        index, records = kept.log.index_partition(FIRST), kept.log.leader_partition(FIRST)
+        topic = Topic("orders", "f" * 32, settings={"availability": availability.value})
+        known = Checkpoint(RecordSequence(first), Offset(first), Offset(0), Offset(1), None, {records.address: first})
+        other = Partition(index.topic, f"a/{'e' * 32}/0")
+        kept.ends[records] = stored_end
+        checkpoints = {index: known, other: attrs.evolve(known, end_offset=Offset(99))}
+        log = kept.logs.add(topic, 0, REPLICAS, [RecordBatch(index, first, values[first:])], checkpoints)
+        assert log.replica.availability is availability
+        assert log.local_log.ends() == {FIRST: max(first, stored_end)}
+        assert log.replica.local_epochs.log_end() == epoch_end(FIRST, max(first, stored_end))
+        assert log.replica.local_epochs.log_start == (2 if first <= 3 else 1)
+        kept.ends[records] = RECORDS
+        changed, _ = kept.logs.stored([RecordBatch(records, stored_end, [b"x"] * (RECORDS - stored_end))])
+        assert list(changed) == [log] * (max(first, stored_end) < RECORDS)
+        assert log.local_log.ends() == {FIRST: RECORDS}
+
+
+def test_index_records_without_records_are_acknowledged_and_move_the_start_of_the_log() -> None:
+    """Their leader waits until enough replicas have them, before it deletes records."""
+    kept = Kept()
+    kept.store_index()
+    kept.store_records()
+    batch = RecordBatch(kept.log.index_partition(FIRST), 1, [encode_entries([NextStartEntry(Offset(4))])])
+    assert [each.action for each in kept.logs.stored([batch])[1]] == [Acknowledge(FIRST, Offset(RECORDS))]
+    assert kept.log.local_log.acknowledged_end(FIRST) == 2
+    assert kept.log.replica.local_epochs.log_start == 4
+    kept.logs.drop(kept.log)
+    assert kept.log.replica.local_epochs.log_start == 0
+
+
+def test_brokers_that_cannot_write_or_cannot_read_a_log_do_not_vote_there() -> None:
+    subsets = [frozenset(each) for count in range(3) for each in combinations("abc", count)]
+    for unwritable, unreadable, later in product(subsets, repeat=3):
+        kept, name = Kept(), f"{'f' * 32}/0"
+        kept.logs.set_alive(REPLICAS, 1.0, unwritable)
+        for found in (unreadable, later, None):
+            kept.logs.set_unreadable({} if found is None else {name: found, "other/0": frozenset("abc")}, 2.0)
+            usable = frozenset(REPLICAS) - unwritable - (found or frozenset())
+            assert kept.log.replica._peers.writable == usable
+            kept.logs.resume(kept.log, 3.0)
+            assert kept.log.replica._peers.writable == usable
 
 
 def test_a_log_that_is_dropped_and_copied_again_can_be_read_only_as_far_as_it_is_stored() -> None:
@@ -442,6 +512,31 @@ def test_a_leader_has_a_successor_when_it_has_acknowledged_the_epoch_of_another_
         event()
         found.append(replica.has_successor)
     assert found == [False, False, True, False]
+
+
+def test_only_the_leader_decides_what_is_committed_in_its_epoch() -> None:
+    leader = make_replica("a")
+    leader.resume()
+    leader.set_alive(REPLICAS, 0.0)
+    leader.stored(FIRST, Offset(10))
+    for offset, end, mark in ((10, None, 0), (9, 4, 4)):
+        leader.announced(FIRST, Offset(offset))
+        if end is not None:
+            leader.acknowledged("b", FIRST, Offset(end))
+        assert leader.high_watermark == mark
+
+
+def test_a_follower_acknowledges_what_it_stores_when_it_learns_of_the_epoch_and_nothing_after_a_later_vote() -> None:
+    replica = make_replica("c")
+    replica.stored(FIRST, Offset(10))
+    assert replica.stored(SECOND, Offset(12)) == []
+    made = replica.receive("b", EpochStart("log", SECOND, epoch_end(FIRST, 10), REPLICAS))
+    assert made[-1] == Acknowledge(SECOND, Offset(12))
+    assert [replica.acknowledged_end(each) for each in REPLICAS] == [-1, -1, 12]
+    assert replica.repeat_acknowledgement() == [Acknowledge(SECOND, Offset(12))]
+    replica.receive("a", VoteRequest("log", THIRD, REPLICAS))
+    assert replica.repeat_acknowledgement() == []
+    assert replica.acknowledged_log_end == epoch_end(SECOND, 12), "it has acknowledged that"
 
 
 def test_a_copy_may_go_when_no_replica_set_that_counts_can_need_it() -> None:
