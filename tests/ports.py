@@ -1,4 +1,4 @@
-"""Ports for processes that are told where to listen."""
+"""Ports for what is told where to listen, listens there again, or is not there."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ def free_ports(count: int, *hosts: str) -> list[int]:
 def free_port() -> int:
     """Return a port that nobody uses."""
     return free_ports(1)[0]
+
+
+def free_endpoints(count: int) -> list[str]:
+    """Return endpoints at different ports that nobody uses, and that no other socket gets by chance."""
+    return [f"tcp://127.0.0.1:{port}" for port in free_ports(count)]

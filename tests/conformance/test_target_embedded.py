@@ -1,4 +1,3 @@
-import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,6 +8,8 @@ import trio
 import dafka
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.targets import Delivery, Node, Request, Reset, Target, TargetError, open_target
+from tests.ports import free_endpoints
+from tests.waiting import DEADLINE_S
 
 Requests = Callable[..., Request]
 
@@ -16,10 +17,7 @@ Requests = Callable[..., Request]
 @pytest.fixture
 def make_request(tmp_path: Path) -> Requests:
     """Return a function that makes requests for nodes of one cluster."""
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        sub, pub = (f"tcp://127.0.0.1:{end.getsockname()[1]}" for end in (first, second))
+    sub, pub = free_endpoints(2)
 
     def make(
         role: Role, dialect: Dialect = Dialect.RFC46, topic: bytes = b"orders", reset: Reset = Reset.EARLIEST
@@ -33,7 +31,7 @@ def make_request(tmp_path: Path) -> Requests:
 
 async def collect(node: Node, count: int) -> list[Delivery]:
     found: list[Delivery] = []
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         while len(found) < count:
             found += await node.deliveries.receive()
     return found
@@ -49,7 +47,7 @@ async def publish_and_consume(target: Target, make_request: Requests, dialect: D
                 await producer.feed(contents[:1])
                 await producer.feed(contents[1:])
                 await producer.end_input()
-                with trio.fail_after(20):
+                with trio.fail_after(DEADLINE_S):
                     await producer.ended.wait()
                 assert producer.exit_reason == ""
             await store.kill()
@@ -80,7 +78,7 @@ async def test_nodes_exchange_records(make_request: Requests, name: str, dialect
 
 async def test_embedded_block_ends_at_once_despite_missing_acks(make_request: Requests) -> None:
     target = open_target("embedded", {})
-    with trio.fail_after(20):
+    with trio.fail_after(DEADLINE_S):
         async with target.start(make_request(Role.TOWER)):
             for request in (make_request(Role.PRODUCER), make_request(Role.CONSUMER, reset=Reset.LATEST)):
                 async with target.start(request) as node:
@@ -122,12 +120,12 @@ async def test_embedded_variant_that_fails_has_an_exit_reason(make_request: Requ
     async with Broken().start(make_request(Role.STORE)) as store:
         assert not store.ended.is_set()
         breaking.set()
-        with trio.fail_after(20):
+        with trio.fail_after(DEADLINE_S):
             await store.ended.wait()
         assert "out of order" in store.exit_reason
 
     async with Broken().start(make_request(Role.PRODUCER, topic=b"")) as producer:
-        with trio.fail_after(20):
+        with trio.fail_after(DEADLINE_S):
             await producer.ended.wait()
         with pytest.raises(TargetError, match="the producer has ended: topic: expected at least one character"):
             await producer.feed([b"x"])

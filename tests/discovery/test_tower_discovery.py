@@ -24,7 +24,9 @@ from dafka.testing import check_discovery
 from dafka.transport import KeyPair, Socket, open_context
 from dafka.transport.keys import write_key_file
 from dafka.wire import Role, TowerBeacon
-from tests.waiting import wait_until
+from tests.ports import free_endpoints
+from tests.roles.helpers import receive_messages
+from tests.waiting import DEADLINE_S, wait_until
 
 FREE = "tcp://127.0.0.1:*"
 AN_HOUR_MS = 3_600_000
@@ -36,11 +38,6 @@ async def open_tower(sub: str = FREE, pub: str = FREE) -> AsyncIterator[Tower]:
     async with trio.open_nursery() as nursery:
         yield await nursery.start(serve_tower, config)
         nursery.cancel_scope.cancel()
-
-
-async def free_endpoints() -> tuple[str, str]:
-    async with open_tower() as tower:
-        return tower.sub_endpoint, tower.pub_endpoint
 
 
 def config_of(*towers: Tower, interval_ms: int = AN_HOUR_MS, timeout_ms: int = 4 * AN_HOUR_MS) -> Config:
@@ -116,7 +113,8 @@ async def running(*nodes: Node, config: Config) -> AsyncIterator[trio.Nursery]:
 # Finding each other
 
 
-async def test_tower_discovery_keeps_the_contract() -> None:
+async def test_tower_discovery_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(check_discovery.__globals__, "CANCEL_S", DEADLINE_S)  # sockets close in a thread
     peers = [Node(7001), Node(7002)]
 
     async def stop_peers() -> None:
@@ -131,6 +129,7 @@ async def test_tower_discovery_keeps_the_contract() -> None:
                 Advertisement(new_address(), "", 7003),
                 peers=[PeerEndpoint("tcp://127.0.0.1:7001"), PeerEndpoint("tcp://127.0.0.1:7002")],
                 stop_peers=stop_peers,
+                timeout_s=DEADLINE_S,
             )
 
 
@@ -151,13 +150,14 @@ async def test_nodes_find_those_that_their_role_needs_without_waiting_for_an_int
 async def test_restarted_tower_is_found_again() -> None:
     one, two, late = Node(7001), Node(7002), Node(7003)
     async with trio.open_nursery() as nursery:
-        async with open_tower() as tower:
+        sub, pub = free_endpoints(2)
+        async with open_tower(sub, pub) as tower:
             config = config_of(tower, interval_ms=50)
             for node in (one, two):
                 await nursery.start(node.run, config)
             await one.wait(two.joined, Settled())
             await two.wait(one.joined, Settled())
-        async with open_tower(tower.sub_endpoint, tower.pub_endpoint):
+        async with open_tower(sub, pub):
             await nursery.start(late.run, config)
             await late.wait(one.joined, two.joined, Settled())
             await one.wait(late.joined)
@@ -191,7 +191,8 @@ async def test_nodes_find_each_other_once_through_all_towers_that_they_send_to_a
     one, two = Node(7001), Node(7002)
     async with open_tower() as first, open_tower() as second:
         endpoints = {"a": (first.sub_endpoint, first.pub_endpoint), "b": (second.sub_endpoint, second.pub_endpoint)}
-        endpoints["-"] = await free_endpoints()
+        sub, pub = free_endpoints(2)
+        endpoints["-"] = (sub, pub)
         subs, pubs = towers.split()
         config = Config().with_beacon(
             tower_sub=tuple(endpoints[each][0] for each in subs),
@@ -239,8 +240,8 @@ async def test_nodes_of_a_closed_cluster_find_each_other_and_their_keys_through_
 
 async def test_silence_of_all_towers_and_its_end_are_reported() -> None:
     node = Node(7001)
-    endpoints = await free_endpoints()
-    config = config_at([endpoints], 50, AN_HOUR_MS).with_node(tower_timeout_ms=300)
+    sub, pub = free_endpoints(2)
+    config = config_at([(sub, pub)], 50, AN_HOUR_MS).with_node(tower_timeout_ms=300)
 
     def kinds() -> list[type[DiscoveryEvent]]:
         return [type(report) for report in node.reports]
@@ -250,7 +251,7 @@ async def test_silence_of_all_towers_and_its_end_are_reported() -> None:
         silent = node.reports[0]
         assert isinstance(silent, TowersSilent)
         assert silent.seconds >= 0.3
-        async with open_tower(*endpoints):
+        async with open_tower(sub, pub):
             await node.wait_reports(lambda: TowersHeard in kinds() and Settled in kinds())
         await node.wait_reports(lambda: kinds()[-1] is TowersSilent)
         found = [kind for kind in kinds() if kind is not Settled]
@@ -322,7 +323,7 @@ async def test_tower_counts_invalid_messages_and_continues() -> None:
         open_socket(zmq.SocketType.XSUB) as subscriber,
     ):
         publisher.connect(tower.sub_endpoint)
-        assert await publisher.receive_many() == [[b"\x01A"], [b"\x01B"]]
+        assert await receive_messages(publisher, 2) == [[b"\x01A"], [b"\x01B"]]
         publisher.send_many(NO_BEACONS)
         await wait_until(lambda: tower.statistics().discarded == len(NO_BEACONS))
         subscriber.connect(tower.pub_endpoint)

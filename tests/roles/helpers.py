@@ -85,6 +85,15 @@ async def open_unverified_peer(config: Config) -> AsyncIterator[PublisherSocket]
         nursery.cancel_scope.cancel()
 
 
+async def receive_messages(socket: Socket, count: int) -> list[list[bytes]]:
+    """Return the next messages, which may arrive one by one."""
+    received: list[list[bytes]] = []
+    with trio.fail_after(DEADLINE_S):
+        while len(received) < count:
+            received += await socket.receive_many()
+    return received
+
+
 async def wait_subscribed(publisher: Socket | PublisherSocket, prefix: bytes, *, active: bool = True) -> None:
     """Wait until a peer has subscribed to this prefix, or unsubscribed."""
     with trio.fail_after(DEADLINE_S):

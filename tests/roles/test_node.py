@@ -39,6 +39,7 @@ from dafka.roles.statistics import BOUNDS_S, Timer
 from dafka.testing import Cluster, open_cluster
 from dafka.transport.connections import MANY_CONNECTIONS
 from dafka.wire import Role
+from tests.ports import free_endpoints
 from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import (
     DEADLINE_S,
@@ -122,11 +123,11 @@ async def test_events_end_when_the_node_is_closed() -> None:
 
 
 @pytest.fixture
-async def deserted() -> Config:
-    """Return the configuration of nodes whose tower has stopped."""
-    async with open_cluster(storage=None) as cluster:
-        config = cluster.config
-    return config.with_node(tower_timeout_ms=100).with_beacon(interval_ms=50)
+def deserted() -> Config:
+    """Return the configuration of nodes whose tower does not run."""
+    sub, pub = free_endpoints(2)
+    config = Config().with_node(bind="tcp://127.0.0.1:*", tower_timeout_ms=100)
+    return config.with_beacon(tower_sub=(sub,), tower_pub=(pub,), interval_ms=50)
 
 
 async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
@@ -145,7 +146,7 @@ async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
             await wait_event(consumer.events, TowersHeard)
             await wait_event(producer.events, TowersHeard)
             await receive_partition(consumer, 0, 1)
-            assert (consumer.health(), consumer.unheard_towers()) == (Health(), ())
+            await wait_until(lambda: (consumer.health(), consumer.unheard_towers()) == (Health(), ()))
             nursery.cancel_scope.cancel()
 
 

@@ -30,6 +30,7 @@ from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import PartitionInfo, open_storage, read_range
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
+from tests.ports import free_endpoints
 from tests.roles.helpers import DEADLINE_S, contents, wait_event
 from tests.waiting import wait_until
 
@@ -143,8 +144,7 @@ async def test_the_new_partition_has_the_same_port_once_that_is_free(
     """The system may free a port later than its socket is closed."""
     path, attempts = tmp_path / "store.db", 0
     async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
-        async with cluster.producer("hello") as other:
-            endpoint = other.endpoint
+        (endpoint,) = free_endpoints(1)
         config = cluster.config.with_node(bind=endpoint)
         async with cluster.producer("hello", config) as producer:
             await producer.send(b"0")

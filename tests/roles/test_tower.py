@@ -13,7 +13,8 @@ from dafka import Config, Tower, TowerStatistics, serve_tower
 from dafka.errors import AddressInUseError, ConfigError
 from dafka.roles import tower as tower_module
 from dafka.transport import Socket, open_context
-from tests.roles.helpers import DEADLINE_S
+from tests.ports import free_endpoints
+from tests.roles.helpers import receive_messages
 
 FREE = "tcp://127.0.0.1:*"
 
@@ -40,11 +41,7 @@ class Client:
         self._publisher.send_many(messages)
 
     async def hear(self, count: int) -> list[list[bytes]]:
-        heard: list[list[bytes]] = []
-        with trio.fail_after(DEADLINE_S):
-            while len(heard) < count:
-                heard += await self._subscriber.receive_many()
-        return heard
+        return await receive_messages(self._subscriber, count)
 
 
 @asynccontextmanager
@@ -60,8 +57,7 @@ async def open_client(tower: Tower) -> AsyncIterator[Client]:
             subscriber.connect(tower.pub_endpoint)
             assert await client.hear(1) == [[b"W"]]
             publisher.connect(tower.sub_endpoint)
-            with trio.fail_after(DEADLINE_S):
-                assert await publisher.receive_many() == [[b"\1A"], [b"\1B"]]
+            assert await receive_messages(publisher, 2) == [[b"\1A"], [b"\1B"]]
             yield client
         finally:
             publisher.close(0)
@@ -88,9 +84,8 @@ async def test_taken_port_is_an_address_in_use_error(which: str) -> None:
 
 
 async def test_failed_start_leaves_the_other_port_free() -> None:
+    (free,) = free_endpoints(1)
     async with open_tower() as tower:
-        async with open_tower() as spare:
-            free = spare.pub_endpoint
         with pytest.raises(AddressInUseError):
             await serve_tower(tower_config(tower.sub_endpoint, free))
         async with open_tower(tower_config(FREE, free)) as other:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 import tempfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from dafka import Config
 from dafka.errors import AddressInUseError, RecordError, StorageError
 from dafka.testing import kafka, open_cluster
 from tests.kafka.server.clients import AioKafka, Confluent, Message
+from tests.ports import free_port
 from tests.waiting import DEADLINE_S, wait_until
 
 
@@ -117,9 +117,7 @@ def test_a_broker_without_a_storage_keeps_its_records_in_a_folder_until_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = free_port()
     with kafka(config=Config().with_producer(silence_ms=77), port=port) as running:
         assert (running.bootstrap_servers, running.config.producer.silence_ms) == (f"127.0.0.1:{port}", 77)
         (folder,) = tmp_path.iterdir()
@@ -146,7 +144,7 @@ EMBEDDER = """
 
     @pytest.mark.trio
     async def test_record_goes_through(dafka_cluster):
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with dafka.open_producer("orders", dafka_cluster.config) as producer:
                 await producer.send(b"tea")
             assert dafka_cluster.store.statistics().records_stored == 1

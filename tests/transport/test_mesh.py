@@ -23,6 +23,7 @@ from dafka.transport.plain_subscriber import PlaintextSubscriber
 from dafka.transport.socket import BaseSocket
 from dafka.transport.subscribers import CurveSubscriber
 from dafka.wire.batch import iter_frames
+from tests.ports import free_endpoints
 from tests.waiting import DEADLINE_S, wait_until
 
 CONFIG = NodeConfig(bind="tcp://127.0.0.1:*")
@@ -112,13 +113,15 @@ async def test_files_and_threads_are_released_when_the_block_ends(is_cancelled: 
 
 async def test_an_endpoint_in_use_costs_no_files_or_threads_and_is_free_again_after_the_block() -> None:
     await settle_threads()
-    async with open_mesh(CONFIG, 1000) as mesh:
+    (endpoint,) = free_endpoints(1)
+    config = NodeConfig(bind=endpoint)
+    async with open_mesh(config, 1000) as mesh:
         before = held()
         with pytest.raises(AddressInUseError, match=rf"^cannot listen at {mesh.endpoint}: address already in use$"):
-            async with open_mesh(NodeConfig(bind=mesh.endpoint), 1000):
+            async with open_mesh(config, 1000):
                 pass
         await wait_until(lambda: held_since(before) == [])
-    async with open_mesh(NodeConfig(bind=mesh.endpoint), 1000) as again:
+    async with open_mesh(config, 1000) as again:
         assert (again.endpoint, again.port) == (mesh.endpoint, mesh.port)
         assert again.endpoint == f"tcp://127.0.0.1:{again.port}"
 
@@ -137,7 +140,7 @@ async def test_closing_waits_no_longer_than_the_linger_time_for_a_peer_that_rece
                 await mesh.publisher.receive_many()
                 mesh.publisher.send_many([[b"topic", b"." * 10_000] for _ in range(5000)])
                 before = trio.current_time()
-            assert trio.current_time() - before >= 0.1
+            assert trio.current_time() - before >= 0.09  # libzmq's clock is coarse
             await wait_until(lambda: set(held()[1]) <= set(threads))
         finally:
             stuck.close(0)
