@@ -23,6 +23,7 @@ from dafka.transport.connections import (
     is_open,
     unsent_bytes,
 )
+from tests.waiting import poll_until
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def test_a_connection_whose_peer_has_closed_its_side_is_not_open() -> None:
         assert accepted.recv(1, socket.MSG_PEEK) == b"u"
         assert not has_peer_closed(accepted.fileno())
         peer.shutdown(socket.SHUT_WR)
-        assert has_peer_closed(accepted.fileno())
+        poll_until(lambda: has_peer_closed(accepted.fileno()))
         assert not is_open(accepted.fileno(), found)
         assert find_connection(accepted.fileno()) == found
 

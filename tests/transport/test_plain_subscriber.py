@@ -182,7 +182,7 @@ async def test_a_peer_that_behaves_leaves_probation(clock: MockClock) -> None:
         assert await receiver.wait(receiver.normal, b"better") in (peer, UNKNOWN_PEER)
 
 
-async def test_senders_are_identified_while_many_messages_are_discarded(clock: MockClock) -> None:
+async def test_senders_are_identified_while_many_messages_are_discarded(mock_clock: MockClock) -> None:
     async with open_subscriber() as (subscriber, context), open_publishers(subscriber, context, 1) as ((one, peer),):
 
         async def source() -> PeerEndpoint:
@@ -195,18 +195,18 @@ async def test_senders_are_identified_while_many_messages_are_discarded(clock: M
         for _ in range(3):  # in a second each
             subscriber.report_discards(UNKNOWN_PEER, module.DISCARDS_PER_S - 1)
             assert await source() == UNKNOWN_PEER
-            clock.jump(1.0)
+            mock_clock.jump(1.0)
         subscriber.report_discards(UNKNOWN_PEER, module.DISCARDS_PER_S - 1)
         subscriber.report_discards(UNKNOWN_PEER, 1)
         assert await source() == peer
         subscriber.report_discards(peer, 0)
-        clock.jump(module.IDENTIFY_S)
+        mock_clock.jump(module.IDENTIFY_S)
         assert await source() == UNKNOWN_PEER
         subscriber.report_discards(peer, 1)
         assert await source() == peer
 
 
-async def test_senders_are_identified_for_a_moment_after_messages_that_took_long(clock: MockClock) -> None:
+async def test_senders_are_identified_for_a_moment_after_messages_that_took_long(mock_clock: MockClock) -> None:
     ticks = [0.0]
     async with (
         open_subscriber(lambda: ticks[0]) as (subscriber, context),
@@ -226,15 +226,15 @@ async def test_senders_are_identified_for_a_moment_after_messages_that_took_long
 
         assert await source() == UNKNOWN_PEER
         assert await source(is_slow=True) == peer
-        clock.jump(module.IDENTIFY_SLOW_S)
+        mock_clock.jump(module.IDENTIFY_SLOW_S)
         assert await source() == UNKNOWN_PEER
         assert await source(is_slow=True) == UNKNOWN_PEER  # it was not long ago
-        clock.jump(module.IDENTIFY_SLOW_INTERVAL_S)
+        mock_clock.jump(module.IDENTIFY_SLOW_INTERVAL_S)
         assert await source(is_slow=True) == peer
 
 
 async def test_offenders_are_served_after_others_and_put_on_probation_when_they_exceed_their_burst(
-    clock: MockClock,
+    mock_clock: MockClock,
 ) -> None:
     async with (
         open_subscriber() as (subscriber, context),
@@ -260,7 +260,7 @@ async def test_offenders_are_served_after_others_and_put_on_probation_when_they_
         assert subscriber.discarded == {module.ON_PROBATION: 1}
         assert offender.endpoint in subscriber._probations
         subscriber.report_discards(honest, module.TOLERATED_BURST - 1)
-        clock.jump(2.0)
+        mock_clock.jump(2.0)
         subscriber.report_discards(honest, 2 * module.TOLERATED_PER_S)
         assert honest.endpoint not in subscriber._probations
 
