@@ -28,7 +28,7 @@ from zmq.utils.garbage import GarbageCollectorThread
 from tests.cli.forks import LINKS
 from tests.process_globals import Globals
 
-GRACE_S = 5.0
+GRACE_S = 30.0
 """Seconds that what was told to end may take. Only a test that leaves something waits."""
 
 CLOSING_CLIENT = "librdkafka closes"

@@ -207,18 +207,19 @@ async def test_seeking_a_time_leads_to_the_first_record_of_a_partition_that_is_n
 
 
 async def test_without_a_store_opening_fails() -> None:
-    config = Config().with_node(tower_timeout_ms=300)
+    config = Config().with_node(tower_timeout_ms=2000)
     async with open_cluster(config, storage=None) as cluster:
-        with pytest.raises(DiscoveryError, match=r"no store was found within 0\.3 s through the tower at tcp://"):
+        with pytest.raises(DiscoveryError, match=r"no store was found within 2 s through the tower at tcp://"):
             async with cluster.consumer(["hello"], start=timedelta(hours=2)):
                 pass
         async with cluster.consumer(["hello"]) as consumer:
+            await consumer.wait_settled()
             with pytest.raises(DiscoveryError, match="no store was found"):
                 await consumer.seek_time(timedelta(hours=2))
 
 
 async def test_stores_of_libdafka_cannot_find_records_by_time() -> None:
-    config = Config().with_node(tower_timeout_ms=1000)
+    config = Config().with_node(tower_timeout_ms=2000)
     async with open_cluster(config, storage=None) as cluster, open_libdafka_store(cluster.config) as store:
         store.records[Partition("hello", "A" * 32)] = contents(0, 10)
         with pytest.raises(UnansweredError, match="cannot find records by time; begin at the earliest"):

@@ -125,9 +125,11 @@ async def test_without_a_store_nothing_is_handed_out(dafka_cluster: Cluster, pro
         sockets = dafka_cluster.store._sockets
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sockets, "publish", lambda messages: None)
-            event = await wait_event(consumer.events, PartitionsLost)
-            assert len(event.partitions) == PRODUCERS
-            assert consumer.positions() == {}
+            with trio.fail_after(DEADLINE_S):
+                async for event in consumer.events:  # on a busy machine, it may have lost some before
+                    if isinstance(event, PartitionsLost) and len(event.partitions) == PRODUCERS:
+                        break
+            await wait_until(lambda: consumer.positions() == {})
         await wait_until(lambda: len(consumer.positions()) == PRODUCERS)
 
 
@@ -246,7 +248,7 @@ async def test_a_group_goes_on_where_it_is_reset_to(dafka_cluster: Cluster, prod
 
 
 async def test_a_group_with_a_member_is_described_and_not_reset(dafka_cluster: Cluster, producer: Producer) -> None:
-    config = dafka_cluster.config.with_consumer(group_lease_ms=SHORT_LEASE_MS)
+    config = dafka_cluster.config
     async with dafka_cluster.consumer(["orders"], config, group="billing") as consumer:
         await wait_until(lambda: consumer.positions().keys() == {producer.partition})
         found = await describe_group("billing", config)

@@ -6,9 +6,10 @@ import trio.testing
 
 from dafka import Config, Partition, RecordBatch
 from dafka.errors import ConfigError, DiscoveryError, UnansweredError
+from dafka.protocol import TowersHeard
 from dafka.roles import Reader, open_reader
 from dafka.testing import open_cluster
-from tests.roles.helpers import DEADLINE_S, assert_run, contents, open_store
+from tests.roles.helpers import DEADLINE_S, assert_run, contents, open_store, wait_event
 from tests.waiting import wait_until
 
 ABSENT = Partition("orders", "ABSENT")
@@ -29,6 +30,7 @@ async def test_records_that_no_store_has_are_not_reported() -> None:
         async with open_reader(["orders"], cluster.config) as reader:
             impatient = cluster.config.with_node(tower_timeout_ms=300)
             async with open_reader(["orders"], impatient) as other:
+                await other.wait_settled()
                 with pytest.raises(DiscoveryError, match=r"no store was found within 0\.3 s through the tower at"):
                     await other.wait_ready()
             assert reader.ends() == {}
@@ -113,6 +115,7 @@ async def test_a_tower_that_does_not_hear() -> None:
     async with open_cluster() as cluster:
         deaf = cluster.config.with_beacon(tower_sub=("tcp://127.0.0.1:2",))
         async with open_reader(["orders"], deaf.with_node(tower_timeout_ms=300)) as reader:
+            await wait_event(reader.events, TowersHeard)
             with pytest.raises(DiscoveryError, match=r"is heard, but what is sent to tcp://127\.0\.0\.1:2 did"):
                 await reader.wait_ready()
 
