@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from click.testing import CliRunner
 
-from dafka import Store
+from dafka import Config, Store, open_producer
 from dafka.broker.broker import StartupProgress
 from dafka.cli import main
 from dafka.errors import AddressInUseError
@@ -17,19 +18,17 @@ from dafka.operations import http
 from dafka.operations.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, make_handlers, open_server
 from dafka.operations.monitor import Monitor
 from dafka.roles import Health
-from dafka.testing import open_cluster
+from tests.waiting import DEADLINE_S, wait_until
 
 
-async def test_a_node_without_a_tower_is_not_ready() -> None:
-    async with open_cluster(storage=None) as cluster:
-        nowhere = cluster.config.with_beacon(
-            tower_sub=("tcp://127.0.0.1:9",), tower_pub=("tcp://127.0.0.1:9",)
-        ).with_node(tower_timeout_ms=200)
-        async with cluster.producer("t", nowhere) as producer:
-            assert producer.health() == Health(unready="the cluster is not found yet")
-            with trio.fail_after(30):
-                while producer.health() != Health(unready="no tower is heard"):  # noqa: ASYNC110 (there is no event to wait for)
-                    await trio.sleep(0.01)
+@pytest.mark.parametrize("clock", [trio.testing.MockClock(rate=1.0)])
+async def test_a_node_without_a_tower_is_not_ready(clock: trio.testing.MockClock) -> None:
+    tower = ("tcp://127.0.0.1:9",)
+    nowhere = Config().with_node(bind="tcp://127.0.0.1:*").with_beacon(tower_sub=tower, tower_pub=tower)
+    async with open_producer("t", nowhere) as producer:
+        assert producer.health() == Health(unready="the cluster is not found yet")
+        clock.jump(nowhere.node.tower_timeout_ms / 1000)
+        await wait_until(lambda: producer.health() == Health(unready="no tower is heard"))
 
 
 class FakeStore(Store):
@@ -132,7 +131,7 @@ async def serving() -> AsyncIterator[int]:
 async def ask(port: int, request: bytes) -> bytes:
     """Send a request, and return all bytes received until the connection is closed."""
     answer = b""
-    with trio.fail_after(30):
+    with trio.fail_after(DEADLINE_S):
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             try:
                 await stream.send_all(request)
@@ -178,7 +177,8 @@ async def test_a_slow_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) ->
         assert await ask(port, GET[:-2]) == b""
 
 
-async def test_refused_connections_are_forgotten() -> None:
+async def test_refused_connections_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "EXCHANGE_S", 3600)
     async with serving() as port:
         waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
         for stream in waiting:
