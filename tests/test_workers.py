@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.rooms import ROOT, find_tests, main
+from tests.waiting import poll_until
 
 CONFTEST = """
 from tests.workers import Workers
@@ -91,7 +92,8 @@ def test_every_result_is_reported(tmp_path: Path) -> None:
     assert "what it printed" in printed
     assert "the process of this test ended with signal SIGKILL" in printed
     with suppress(psutil.NoSuchProcess):
-        assert psutil.Process(int((tmp_path / "left").read_text())).status() == psutil.STATUS_ZOMBIE
+        left = psutil.Process(int((tmp_path / "left").read_text()))
+        poll_until(lambda: left.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_the_first_failure_can_end_the_run(tmp_path: Path) -> None:

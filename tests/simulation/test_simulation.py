@@ -67,7 +67,6 @@ def test_a_seed_determines_everything_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
         ).stdout
         for hash_seed in ("1", "2")
     }

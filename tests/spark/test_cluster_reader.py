@@ -21,7 +21,7 @@ from dafka.spark.schema import COLUMNS
 from tests.roles.helpers import contents
 from tests.spark.cluster import RunningCluster, cluster, run_cluster
 from tests.spark.driving import Offsets, Query, open_query
-from tests.waiting import poll_until
+from tests.waiting import DEADLINE_S, poll_until
 
 __all__ = ["cluster"]
 
@@ -37,7 +37,7 @@ def open_stream(cluster: RunningCluster | None, columns: StructType = COLUMNS, *
 
 def wait_latest(query: Query, start: Offsets, **ends: int) -> Offsets:
     """Plan micro-batches until they end at these offsets."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while (end := query.latest(start, ReadAllAvailable()))["offsets"] != {"orders": ends}:
         assert time.monotonic() < deadline, f"{end} instead of {ends}"
         time.sleep(0.01)

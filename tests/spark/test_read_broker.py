@@ -17,6 +17,7 @@ from dafka import Config, ProducerRecord, open_consumer, open_producer
 from dafka.broker.core.log.partitioner import log_of_address, log_of_key
 from dafka.testing import kafka
 from tests.kafka.server.clients import AioKafka, Confluent, Message
+from tests.spark.queries import HANG_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ LOGS = 12
 RECORDS = 400
 WRITERS = ("native-1", "native-2", "confluent", "aiokafka")
 TOTAL = RECORDS * len(WRITERS)
-DEADLINE_S = 60
+DEADLINE_S = HANG_S
 
 
 def make_records(writer: str) -> list[Message]:
@@ -111,7 +112,7 @@ def read_with_spark(spark: SparkSession, storage: str, *, may_be_empty: bool = F
 
 def test_all_readers_see_the_same_records(spark: SparkSession, tmp_path: Path) -> None:
     storage = f"filelog:{tmp_path}/log"
-    with kafka(storage, Config().with_kafka(log_count=LOGS)) as broker, ThreadPoolExecutor() as pool:
+    with kafka(storage, Config().with_kafka(log_count=LOGS)) as broker, ThreadPoolExecutor(6) as pool:
         servers, config = broker.bootstrap_servers, broker.config
         started, confluent = threading.Barrier(6), Confluent(partitioner="murmur2_random")
 

@@ -19,6 +19,7 @@ from dafka.storage.sqlite.damage import _unreadable
 from dafka.storage.tools.verify import verify_storage
 from tests.storage.records import PARTITION, batch
 from tests.storage.test_each_storage import open_files
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ async def test_flipped_bytes_raise_errors_of_one_sentence(path: Path) -> None:
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         try:
-            with trio.fail_after(20):
+            with trio.fail_after(DEADLINE_S):
                 await use(path, read_only=number % 3 > 0)
         except StorageError as error:
             refused.append(str(error))

@@ -100,7 +100,7 @@ async def open_stopped(
     serve: Callable[[AcceptedClient], Awaitable[None]], linger_s: float
 ) -> AsyncIterator[trio.SocketStream]:
     """Connect to a listener, which stops then, and serve the client during the block, until the listener has ended."""
-    stopping, ended = Stopping(), trio.Event()
+    stopping, accepted, ended = Stopping(), trio.Event(), trio.Event()
 
     async def listen(task_status: trio.TaskStatus[None]) -> None:
         quotas = ConnectionQuotas(10, 10)
@@ -108,6 +108,7 @@ async def open_stopped(
         ended.set()
 
     async def serve_then(client: AcceptedClient) -> None:
+        accepted.set()
         await stopping.begun.wait()
         await serve(client)
 
@@ -116,7 +117,7 @@ async def open_stopped(
             await nursery.start(listen)
             host, port = sockets[0].getsockname()
             stream = await trio.open_tcp_stream(host, port)
-            await trio.testing.wait_all_tasks_blocked()
+            await accepted.wait()
             stopping.begin()
             await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(OSError, match="refused"):
