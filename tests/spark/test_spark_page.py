@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.spark.cluster import RunningCluster, run_cluster
-from tests.spark.queries import HANG_S
+from tests.spark.queries import HANG_S, start_query
 from tests.spark.stores import A, batch, fill
 from tests.waiting import poll_until
 
@@ -46,8 +47,16 @@ def run_once(query: StreamingQuery, *, is_endless: bool) -> None:
 
 
 def test_every_example_runs(
-    tmp_path: Path, spark: SparkSession, cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    spark: SparkSession,
+    cluster: RunningCluster,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    start = DataStreamWriter.start
+    monkeypatch.setattr(DataStreamWriter, "start", lambda *given, **also: start_query(partial(start, *given, **also)))
     fill(f"sqlite:{tmp_path}/orders.db", batch("orders", A, 0, 2, contents=ORDERS))
     (tmp_path / "stores").mkdir()
     fill(f"sqlite:{tmp_path}/stores/one.db", batch("orders", A, 0, 2, contents=ORDERS))

@@ -35,7 +35,7 @@ BASE_BYTES = 450 * MIB
 """What the broker takes besides: itself (100 MiB), what is not durable yet (80 MiB), and what four reads of the storage
 unpack, however many clients wait for them: two batches of 16 MiB each, with up to three copies of one of them."""
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 HONEST = "alice"
 TOPIC = "orders"
 
