@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -52,12 +53,14 @@ class World:
         self.copies: dict[int, bytes | None] = {}
         self.taken: dict[Producer, list[list[int]]] = {}
         self.given_up: set[Producer] = set()
-        self.latest, self.is_open = Producer(-1, 0), False
+        self.uncertain: dict[Producer, list[int]] = {}
+        self.latest = Producer(-1, 0)
         self.table = LogTable("here")
         self.table.add_topic(Topic(LETTERS, "L", 3, {DEAD_LETTERS: "true"}))
         self.settings = attrs.evolve(SETTINGS, copies_record=self.draw.random() < 0.5)
         part: Any = self
-        rules = SimpleNamespace(bytes_max=self.draw.choice([700, 2**20]))
+        self.bytes_max = self.draw.choice([700, 2**20])
+        rules = SimpleNamespace(bytes_max=self.bytes_max)
         appender: Any = SimpleNamespace(rules_of=lambda _log: rules)
         config = Config().with_kafka(auto_create_dead_letters=auto_create).kafka
         self.queue = DeadLetterQueue(self.table, part, appender, part, part, self.create_topic, config, lambda: 7)
@@ -108,13 +111,13 @@ class World:
         await trio.lowlevel.checkpoint()
         assert (topic_id, log) == ("L", self.table.logs(LETTERS)[4 % 3])
         header = read_header(batch)
-        producer, records = (
-            Producer(header.producer_id, header.producer_epoch),
-            decode_records(Partition("", ""), batch),
-        )
+        records = decode_records(Partition("", ""), batch)
         offsets = [self._check(dict(each.headers), each.value) for each in records]
+        assert len(batch) <= self.bytes_max or len(records) == 1
+        producer = Producer(header.producer_id, header.producer_epoch)
         assert producer not in self.given_up
-        taken, self.is_open = self.taken.setdefault(producer, []), False
+        assert self.uncertain.pop(producer, offsets) == offsets, "the log could take it for the one before"
+        taken = self.taken.setdefault(producer, [])
         known = {sum(map(len, taken[:number])): each for number, each in enumerate(taken)}
         if header.base_sequence in known:
             assert known[header.base_sequence] == offsets, "another batch would be taken for the former one"
@@ -128,43 +131,48 @@ class World:
             raise LettersRefused(ErrorCode.INVALID_RECORD, "unacceptable")
         if chance < 0.15:
             raise LettersRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        self.is_open = not self.is_calm and self.draw.random() < 0.3
-        if not self.is_open or self.draw.random() < 0.5:
+        is_lost = not self.is_calm and self.draw.random() < 0.3
+        if not is_lost or self.draw.random() < 0.5:
             taken.append(offsets)
             self.stored.update(offsets)
-        if self.is_open:
+        if is_lost:
+            self.uncertain[producer] = offsets
             raise LettersRefused(self.draw.choice(TEMPORARY))
 
     def _check(self, headers: dict[str, bytes | None], value: bytes | None) -> int:
         offset = int(headers["__dlq.errors.offset"] or b"")
         named = [headers[f"__dlq.errors.{each}"] for each in ("topic", "partition", "group", "delivery.count")]
         assert named == [self.log.topic.encode(), b"4", b"g", b"3"]
+        assert headers["__dlq.errors.message"] == b"a member rejected the record", "it could be delivered more often"
         assert value == (self.values[offset] if self.settings.copies_record else None)
         return offset
 
-    async def store(self, run: Run) -> StoredLetters:
-        """Store letters, perhaps only for a while."""
-        ends_at = trio.current_time() + self.draw.choice([1.2, 99, 99])
-        found = await self.queue.store(self.log, "g", run, self.settings, lambda: trio.current_time() < ends_at)
-        if self.is_open:
-            self.given_up.add(self.latest)
-            self.is_open = False
-        return found
+    async def store_all(self, run: Run) -> None:
+        """Store the letters of a run, at times only for a while."""
+        total = StoredLetters(run.first)
+        expected = {each for each in self.values if run.first <= each < run.end}
+        while total.end < run.end:
+            ends_at, left = trio.current_time() + self.draw.choice([1.2, 99, 99]), attrs.evolve(run, first=total.end)
+            found = await self.queue.store(self.log, "g", left, self.settings, partial(is_before, ends_at))
+            assert total.end <= found.end <= run.end
+            assert {each for each in expected - self.unacceptable if each < found.end} <= self.stored.keys()
+            total = StoredLetters(found.end, total.stored + found.stored, total.refused + found.refused)
+        assert expected.intersection(self.stored) == expected - self.unacceptable
+        assert total == (run.end, len(expected - self.unacceptable), len(expected & self.unacceptable))
+
+
+def is_before(time: float) -> bool:
+    return trio.current_time() < time
 
 
 @pytest.mark.parametrize("seed", range(60))
 async def test_each_record_has_one_letter_or_its_letter_is_refused(autojump_clock: MockClock, seed: int) -> None:
     world = World(seed)
-    first, end = world.draw.randrange(10), world.draw.randrange(30, END)
-    run, total = Run(first, end, RecordState.ARCHIVING, 3), StoredLetters(first)
-    expected = {each for each in world.values if first <= each < end}
-    while total.end < end:
-        found = await world.store(attrs.evolve(run, first=total.end))
-        assert total.end <= found.end <= end
-        assert {each for each in expected - world.unacceptable if each < found.end} <= world.stored.keys()
-        total = StoredLetters(found.end, total.stored + found.stored, total.refused + found.refused)
-    assert world.stored.keys() == expected - world.unacceptable
-    assert (total.stored, total.refused) == (len(world.stored), len(expected & world.unacceptable))
+    first, middle, end = (world.draw.randrange(*each) for each in ((10,), (15, 20), (30, END)))
+    async with trio.open_nursery() as nursery:
+        for each in ((first, middle), (middle, end)):
+            nursery.start_soon(world.store_all, Run(*each, RecordState.ARCHIVING, 3))
+    assert first <= min(world.stored) <= max(world.stored) < end
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,7 @@ async def test_messages_of_former_leaders_confirm_nothing(stale: Begin) -> None:
     leader = Broker("leader", leads=True)
     for shard_epoch in (3, 5):
         leader.hear(begin(Producer(9, 0), shard_epoch=shard_epoch))
+    leader.hear(Begin(1, 7, Producer(9, 0), LOG, 1))  # of another shard
     leader.hear(stale)
     assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS
     leader.hear(begin(OWN))
@@ -179,6 +180,7 @@ async def test_a_leader_asks_once_in_a_while_and_repeats_a_refusal_once(autojump
     leader.hear(Refuse(0, 5, OWN, LOG, 1, ErrorCode.INVALID_TXN_STATE))
     await trio.sleep(RETRY_S)
     assert leader.check() is ErrorCode.NOT_ENOUGH_REPLICAS, "the refusal is old"
+    leader.hear(Refuse(0, 5, OWN, LOG, 1, ErrorCode.INVALID_TXN_STATE))
     leader.hear(begin(OWN))
     assert leader.check() is ErrorCode.NONE
     assert leader.taken() == asked
@@ -220,6 +222,9 @@ async def test_a_leader_that_coordinates_too_believes_only_what_is_durable() -> 
         other = leader.log_table.logs("payments")[0]
         assert leader.participants.check_log(other, "t", producer) is ErrorCode.INVALID_TXN_STATE
         assert leader.participants.check_group(shard.shard, "t", producer, "g") is ErrorCode.INVALID_TXN_STATE
+        execute(shard, shard.shard.transactions.join(0, "t", producer, frozenset(), frozenset("g"), steady_now_ms()))
+        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert leader.participants.check_group(shard.shard, "t", producer, "g") is error, "clients know no other one"
         assert leader.sent == []
 
 

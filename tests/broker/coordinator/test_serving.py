@@ -18,7 +18,7 @@ from dafka.broker.coordinator.groups import SYNC_S, GroupCoordinators
 from dafka.broker.coordinator.participants import participants_of
 from dafka.broker.coordinator.transaction_joins import TransactionJoins
 from dafka.broker.coordinator.transactions import TransactionCoordinators
-from dafka.broker.core.coordination.effects import WriteState
+from dafka.broker.core.coordination.effects import WriteMarkers, WriteState
 from dafka.broker.core.coordination.state_records import (
     COORDINATORS_TOPIC,
     OFFSETS_TOPIC,
@@ -40,6 +40,7 @@ from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.interbroker.messenger import BrokerMessenger
 from dafka.broker.log.durable_waits import DURABLE_S, FAILING_S, DurableWaits
 from dafka.errors import BatchError, NotLeaderError, StorageError
+from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.shards import Records, Shard
 
 PLACE, OWN = TopicPartition("orders", 0), Producer(1, 0)
@@ -102,7 +103,10 @@ class Serving:
         messenger = BrokerMessenger("here", lambda *_: None)
         joins = TransactionJoins(self.coordinators, participants, messenger, lambda: False)
         self.groups = GroupCoordinators(tables, self.coordinators, participants, joins)
-        self.transactions = TransactionCoordinators(self.coordinators, participants, messenger, lambda: False)
+        self.has_own_epochs = False
+        self.transactions = TransactionCoordinators(
+            self.coordinators, participants, messenger, lambda: self.has_own_epochs
+        )
 
     def _make_shard(self, log: Log) -> CoordinatorShard:
         shard = Shard(Records(), epoch=log.leadership.epoch, log=log, waits=self.waits)
@@ -389,6 +393,37 @@ async def test_participants_are_told_of_a_transaction_when_it_is_durable_unless_
             assert await ask(partial(transactions.add_partitions, "g", producer, [PLACE])) == expected
             assert await ask(partial(transactions.add_offsets, "g", producer, "h")) == expected
         assert serving.begun == [(serving.find(), own, participants_of(*each)) for each in ([[PLACE]], [[], ["h"]])]
+
+
+@pytest.mark.parametrize("has_own_epochs", [True, False])
+async def test_the_next_transaction_has_a_later_epoch_only_at_a_level_with_that(has_own_epochs: bool) -> None:
+    async with serve(Serving()) as serving, trio.open_nursery() as nursery:
+        serving.has_own_epochs = has_own_epochs
+        await serving.lead(0)
+        shard, results = serving.shards[-1], list[Any]()
+
+        async def note(call: Callable[[], Awaitable[Any]]) -> None:
+            results.append(await call())
+
+        async def ask(call: Callable[[], Awaitable[Any]]) -> Any:
+            nursery.start_soon(note, call)
+            await wait_all_tasks_blocked()
+            for _ in range(2):
+                await shard.commit()
+            return results.pop()
+
+        async def complete(found: CoordinatorShard, ending: WriteMarkers) -> None:
+            await trio.lowlevel.checkpoint()
+            found.execute(found.transactions.markers_written(ending.transactional_id, steady_now_ms()))
+
+        shard.end = complete
+
+        transactions = serving.transactions
+        producer = (await ask(lambda: transactions.init_producer_id("g", 60_000))).producer
+        assert await ask(lambda: transactions.add_partitions("g", producer, [PLACE])) is ErrorCode.NONE
+        ended = await ask(partial(transactions.end_transaction, "g", producer, is_commit=True, raises_epoch=True))
+        assert ended.error_code is ErrorCode.NONE
+        assert ended.producer.producer_epoch == producer.producer_epoch + has_own_epochs
 
 
 @pytest.mark.parametrize("logs", [[PLACE], None])

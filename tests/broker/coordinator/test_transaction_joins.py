@@ -16,7 +16,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.producer_state import Producer
 from tests.broker.coordinator.shards import Records, Shard, serve
-from tests.broker.coordinator.test_participants import LOG, OLDER, ORDERS, OWN, PAYMENTS, Broker, add, begin
+from tests.broker.coordinator.test_participants import GROUP, LOG, OLDER, ORDERS, OWN, PAYMENTS, Broker, add, begin
 
 NONE, RETRY = ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS
 
@@ -104,6 +104,29 @@ async def test_nothing_is_asked_at_a_level_without_it_or_when_nobody_coordinates
         leader.coordinator.leadership = attrs.evolve(leader.coordinator.leadership, leader=address, is_led=is_led)
         assert await join(leader, []) == {leader.log: RETRY}
         assert leader.taken() == []
+
+
+async def test_a_log_that_takes_no_part_is_not_taken_for_one_that_does() -> None:
+    async with serve(Shard(Records(), epoch=5)) as shard:
+        broker = Broker("both", leads=True, shard=shard)
+        producer = await add(shard, ORDERS)
+        shard.records.commit()
+        ((orders,), (payments,)) = (broker.log_table.logs(each) for each in ("orders", "payments"))
+        payments.leadership = orders.leadership
+        refused = {payments: ErrorCode.INVALID_TXN_STATE}
+        assert await make(broker).join_logs("t", producer, [orders, payments], adds=False) == refused
+        assert [broker.participants.knows(each, participant_of(each), producer) for each in (orders, payments)] == [
+            True,
+            False,
+        ]
+
+
+async def test_a_group_without_an_answer_does_not_take_part(autojump_clock: trio.testing.MockClock) -> None:
+    async with serve(Shard(Records(), epoch=5)) as shard:
+        broker = Broker("coordinates the group", leads=False)
+        error = await make(broker).join_group(shard.shard, "t", OWN, "g", adds=True)
+        assert error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert asked(broker).participants == (GROUP,)
 
 
 @pytest.mark.parametrize("holds_lease", [True, False])

@@ -384,6 +384,14 @@ def test_the_name_of_a_deleted_topic_is_free_when_its_records_are_known() -> Non
     assert state.last_epochs == {"orders": 4096}
 
 
+def test_ids_have_the_names_of_topics_until_these_are_deleted() -> None:
+    state = begin()
+    state.apply(Order(CreateTopic(topic())))
+    assert [state.name_of(each) for each in (CLUSTER, "1D", "2D")] == ["$metadata", "orders", ""]
+    state.apply(Order(DeleteTopic("1D")))
+    assert state.name_of("1D") == ""
+
+
 def test_partitions_of_logs_that_the_state_does_not_have_are_orphans() -> None:
     state = begin()
     state.apply(Order(CreateTopic(topic())))

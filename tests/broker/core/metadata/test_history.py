@@ -34,6 +34,7 @@ from dafka.broker.core.metadata.commands import (
     SetFeatureLevel,
     SetScramCredential,
     SnapshotTaken,
+    name_requester,
 )
 from dafka.broker.core.metadata.history import RecentChanges, apply_orders, describe_command
 from dafka.broker.core.metadata.log_replicas import Reason
@@ -137,6 +138,10 @@ def test_each_command_is_described(command: Command, description: str) -> None:
     ):
         assert state.apply(Order(each)).error is ErrorCode.NONE
     assert describe_command(command, state) == description
+
+
+def test_who_orders_a_command_is_named_with_its_address() -> None:
+    assert [name_requester(each, "::1") for each in ("anne", None, "")] == ["anne at ::1", "::1", "::1"]
 
 
 def test_all_commands_are_described() -> None:

@@ -137,6 +137,31 @@ def test_of_two_copies_that_run_the_one_that_the_cluster_has_accepted_is_right()
     assert cluster.hear() is StoreProblem.START
 
 
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_a_heard_start_is_trusted_unless_the_cluster_has_accepted_one_that_it_lacks(is_registered: bool) -> None:
+    for accepted, applied in product(("", "s0", "s1", "s9"), (0, 1, 2)):
+        cluster = Cluster()
+        if is_registered:
+            starts = (accepted,) if accepted else ()
+            assert cluster.state.apply(Order(RegisterBroker(STORE, 0, starts))) == DONE
+        cluster.state.applied = Offset(1)
+        assert not cluster.known.is_trusted(STORE, "s1")
+        cluster.known.record(STORE, StoreClaim(("s0", "s1"), applied, 7), cluster.now)
+        lacks = is_registered and applied < 1 and accepted == "s9"
+        assert cluster.known.is_trusted(STORE, "s1") is not lacks
+        assert not cluster.known.is_trusted(STORE, "s0"), "that one was not heard"
+        assert cluster.known.counters == ({STORE: ("s1", 7)} if is_registered else {}), "strangers are not stored"
+
+
+def test_of_several_starts_that_run_a_strange_one_is_told() -> None:
+    known = KnownStores(ClusterState(), TIMEOUT_S)
+    for starts in (("s0",), ("s0", "s8"), ("s0", "s9")):
+        known.record(STORE, StoreClaim(starts), 0.0)
+    for own, expected in ((("s0", "s8", "s1"), "s9"), (("s0", "s9", "s1"), "s8"), (("s0", "s8", "s9"), "s0")):
+        assert known.recall(STORE, StoreClaim(own), 0, 0.5).running == expected
+    assert known.recall(STORE, StoreClaim(("s1",)), 0, TIMEOUT_S).running == ""
+
+
 def test_a_start_that_others_do_not_know_yet_is_no_problem() -> None:
     claim = StoreClaim(("s7", "s8"), applied=9)
     assert find_problem(claim, StoreMemory(accepted="s1", applied=9)) is None
@@ -169,6 +194,8 @@ def test_the_check_waits_for_all_then_for_those_that_are_heard(
         check.answered(each, claim, StoreMemory(), 0.0)
     passed = [each for each in (0.0, SETTLE_S, ANSWER_S) if check.is_passed("ab", heard, each, each)]
     assert passed[0] == passes_after_s
+    slow = StoreCheck(2 * ANSWER_S)
+    assert [slow.is_passed("ab", "ab", each, each) for each in (ANSWER_S, 6 * ANSWER_S)] == [False, True]
 
 
 @pytest.mark.parametrize(
