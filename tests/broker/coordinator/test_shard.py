@@ -10,9 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from dafka.broker.coordinator import coordinator_shard
 from dafka.broker.core.coordination.effects import Action, Answer, WriteState
 from dafka.broker.core.coordination.state_records import OFFSETS_TOPIC, StateRecord
+from dafka.broker.core.groups.consumer.results import ConsumerHeartbeatRequest
 from dafka.broker.core.groups.results import CommitRequest, OffsetToCommit
+from dafka.broker.core.groups.settings import GroupSettings
 from dafka.broker.core.log.producer_state import Producer
 from dafka.broker.core.topic_partition import TopicPartition
 from dafka.broker.core.transactions.transaction import TransactionPhase
@@ -103,6 +106,40 @@ async def test_the_next_coordinator_knows_what_is_durable_completes_decisions_an
     assert set(again.shard.groups.fetch_offsets("g", None)) == {ORDERS}
     assert again.records.values[b'["offset","g","orders",0]']
     assert b'["offset","g","orders",1]' not in again.records.values
+
+
+async def test_a_silent_member_is_removed_when_its_time_has_passed_also_by_the_next_coordinator(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_shard, "steady_now_ms", lambda: int(trio.current_time() * 1000))
+    join = ConsumerHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        topics=frozenset({"orders"}),
+        owned=frozenset(),
+    )
+    timeout_s = GroupSettings().group_consumer_session_timeout_ms / 1000
+
+    def members(shard: Shard) -> int:
+        return len(shard.shard.groups.describe_consumer_group("g").members)
+
+    records = list[StateRecord]()
+    for number in range(2):
+        async with serve(Shard(Records(records))) as shard:
+            if number == 0:
+                shard.shard.execute(
+                    each
+                    for each in shard.shard.groups.consumer_heartbeat(0, join, int(trio.current_time() * 1000))
+                    if not isinstance(each, Answer)
+                )
+                await shard.commit()
+                records = list(shard.records.put_records)
+            await trio.sleep(timeout_s - 0.1)
+            assert members(shard) == 1
+            await trio.sleep(0.2)
+            assert members(shard) == 0
 
 
 @pytest.mark.parametrize(("epoch", "is_settled"), [(0, True), (0, False), (3, True)])
