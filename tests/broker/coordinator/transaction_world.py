@@ -6,6 +6,7 @@ but the links between brokers do. What a leader has appended is committed later,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from random import Random
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import trio
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError, CoordinatorShard
 from dafka.broker.coordinator.participants import TransactionParticipants
 from dafka.broker.coordinator.transaction_joins import TransactionJoins
+from dafka.broker.coordinator.transaction_messages import Begin, End, Join, Joined, Refuse
 from dafka.broker.coordinator.transactions import TransactionCoordinators
 from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC, StateRecord
 from dafka.broker.core.error_codes import ErrorCode
@@ -28,7 +30,7 @@ from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from dafka.broker.core.transactions.transaction import PREPARED, TransactionPhase
-from dafka.broker.interbroker.messenger import BrokerMessenger
+from dafka.broker.interbroker.messenger import BrokerMessenger, Message
 from dafka.broker.log.waiters import LogWaiters
 from dafka.steady_clock import steady_now_ms
 from tests.broker.coordinator.shards import Records, Shard
@@ -75,12 +77,38 @@ class Node:
         self.world = world
         self.address = address
         self.shard: Shard | None = None
+        self.asked = 0
         self.log_table = LogTable(address)
         self.log_table.add_topic(Topic("orders", "T", LOGS))
         self.coordinator = Log(COORDINATORS_TOPIC, 0, self.log(0).leader_partition, self.log(0).index_partition)
         self.watchers = LogWaiters()
         self.scope = trio.CancelScope()
         self.messenger = BrokerMessenger(address, self._send_bytes)
+        send = self.messenger.send
+
+        def send_with_lease(to: str, message: Message) -> None:
+            """Check that a coordinator that another one can have replaced decides nothing."""
+            decides = isinstance(message, (Begin, Refuse, End, Joined))
+            assert not decides or (self.shard is not None and self.shard.holds_lease), message
+            self.asked += isinstance(message, Join)
+            send(to, message)
+
+        self.messenger.send = send_with_lease  # type: ignore[method-assign, assignment]
+        on = self.messenger.on
+
+        def on_current(kind: type[Any], handler: Callable[[str, Any], None]) -> None:
+            """Check that a message to the leader in another epoch confirms nothing."""
+
+            def check(sender: str, message: Any) -> None:
+                log = self.log(message.participant.number)
+                is_current = message.participant_epoch == log.leadership.epoch
+                known = self.participants.knows(log, message.participant, message.producer)
+                handler(sender, message)
+                assert is_current or self.participants.knows(log, message.participant, message.producer) == known
+
+            on(kind, check if kind is Begin else handler)
+
+        self.messenger.on = on_current  # type: ignore[method-assign, assignment]
         coordinators: Any = SimpleNamespace(find=self.find, log_of=lambda _name: self.coordinator)
         led_logs: Any = SimpleNamespace(wait_leadership=lambda _log: trio.Event().wait())
         writer: Any = SimpleNamespace(append_marker=self._append_marker)
@@ -157,13 +185,14 @@ class Node:
 
     async def produce(self, name: str, number: int, record: Appended, *, adds: bool) -> ErrorCode:
         """Append a record of a client, as Produce does."""
-        log = self.log(number)
+        log, asked = self.log(number), self.asked
         if not log.leadership.is_led:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         errors = await self.joins.join_logs(name, record.producer, [log], adds=adds)
         if errors or not log.leadership.is_led:
             return errors.get(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if error := self.participants.check_log(log, name, record.producer):
+            assert self.asked > asked, "it is known without a question, or it is not"
             return error
         ((header, _),) = batch(b"", producer=(*record.producer, record.sequence), is_transactional=True)
         check, epoch = log.producers.check_batch(header), log.leadership.epoch
@@ -190,6 +219,7 @@ class World:
         self.state: list[StateRecord] = []
         self.shard_epoch = 0
         self.nodes: dict[str, Node] = {}
+        self.starts, self.epochs = Counter[str](), dict[str, int]()
         self.arrives: dict[tuple[str, str], float] = {}
         for number in range(LOGS):
             self.lead(number)
@@ -215,13 +245,16 @@ class World:
             self.nursery.start_soon(deliver, now + self.random.random() * 5)
 
     def lead(self, number: int) -> None:
-        """Have another start of a broker lead a log. It has what is committed, and perhaps more."""
-        place = self.places[number]
+        """Have another start of a broker lead a log, or a former leader. It has what is committed, and perhaps more."""
+        place, name = self.places[number], f"L{number}"
         place.epoch += 1
         del place.entries[self.random.randint(place.committed, len(place.entries)) :]
         place.committed = len(place.entries)
-        node = self._start(f"L{number}")
+        living = [each for address, each in self.nodes.items() if address.startswith(name)]
+        node = self._start(name, self.random.choice(living) if living and self.random.random() < 0.3 else None)
         log = node.log(number)
+        empty = Log(log.topic, number, log.leader_partition, log.index_partition)
+        log.index, log.producers = empty.index, empty.producers
         for offset, each in enumerate(place.entries):
             log.index.append(LEADER, RecordSequence(offset), 1, is_open=False)
             if isinstance(each, Marker):
@@ -230,17 +263,19 @@ class World:
                 ((header, _),) = batch(b"", producer=(*each.producer, each.sequence), is_transactional=True)
                 log.producers.add_batch(header, RecordSequence(offset), steady_now_ms())
         log.high_watermark = Offset(place.committed)
+        node.watchers.notify(log)
 
     def coordinate(self) -> None:
         """Have another start of a broker coordinate transactions. It has all state that is durable."""
         self.shard_epoch += 1
         self._start(COORDINATOR)
 
-    def _start(self, name: str) -> Node:
+    def _start(self, name: str, again: Node | None = None) -> Node:
         """Start a broker in the place of another one, which perhaps runs for a while, and only then hears of it."""
-        number = 1 + max((int(each.split("-")[1]) for each in self.nodes if each.startswith(name)), default=-1)
-        former = [each for address, each in self.nodes.items() if address.startswith(name)]
-        node = Node(self, f"{name}-{number}")
+        former = [each for address, each in self.nodes.items() if address.startswith(name) and each is not again]
+        self.starts[name] += 1
+        node = again or Node(self, f"{name}-{self.starts[name]}")
+        self.epochs[node.address] = self.starts[name]
         if name == COORDINATOR:
             node.shard = Shard(Records(self.state), epoch=self.shard_epoch)
         self.nodes[node.address] = node
@@ -250,7 +285,8 @@ class World:
         for each in self.nodes.values():
             is_late = each in former and self.random.random() < 0.7
             self.nursery.start_soon(self._tell, each, node.address, self.random.random() * (10 if is_late else 0.1))
-        self.nursery.start_soon(node.run)
+        if again is None:
+            self.nursery.start_soon(node.run)
         for each in former:
             self.nursery.start_soon(self._stop, each)
         self._show(node, node.address)
@@ -265,16 +301,17 @@ class World:
 
     def _show(self, node: Node, address: str) -> None:
         """Show a broker who leads a log or coordinates, in which epoch."""
-        name, _, number = address.partition("-")
-        epoch = int(number) + 1
+        name, epoch = address.partition("-")[0], self.epochs[address]
         log = node.coordinator if name == COORDINATOR else node.log(int(name[1:]))
         if epoch > log.leadership.epoch or not log.leadership.leader:
             log.leadership = LeaderAndIsr(address, epoch, is_led=node.address == address)
 
     async def _stop(self, node: Node) -> None:
+        epoch = self.epochs[node.address]
         await trio.sleep(12 if self.random.random() < 0.7 else 0)
-        node.scope.cancel()
-        self.nodes.pop(node.address, None)
+        if self.epochs[node.address] == epoch:  # it does not lead again
+            node.scope.cancel()
+            self.nodes.pop(node.address, None)
 
     def latest(self, name: str) -> Node:
         return next(each for address, each in reversed(self.nodes.items()) if address.startswith(name))
