@@ -275,6 +275,8 @@ def test_a_snapshot_that_is_not_durable_does_not_count() -> None:
     exchanges, written = Exchanges("1", "1", ""), trio.Event()
     exchanges.all["B"].record_write(Offset(EVERY), written)
     assert exchanges.find_agreed() is None
+    assert exchanges.all["A"].find_agreed("ABC", 0, ASK_AGAIN_S / 2) is None
+    assert exchanges.sent == [], "they were asked a moment ago"
     written.set()
     assert exchanges.find_agreed(now=ASK_AGAIN_S) is not None
 
@@ -348,4 +350,20 @@ async def test_a_broker_that_never_ends_a_snapshot_is_given_up(
         other.on(PartRequest, answer)
         assert await fetching.exchange.fetch(SnapshotTaken(1, ""), "B") is None
         assert len(fetching.asked) < 20
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_part_counts_only_from_the_broker_that_was_asked(autojump_clock: MockClock) -> None:
+    wanted = Snapshot(Offset(1), {b"cluster": b"1"})
+    async with trio.open_nursery() as nursery:
+        fetching = Fetching(0, nursery, 0.0, {"B": [b"", compress_snapshot(wanted)]})
+        answer = fetching.handlers["B", PartRequest]
+
+        def answer_late(sender: str, message: PartRequest) -> None:
+            forged = PartAnswer(message.offset, message.part, 1, b64encode(b"forged").decode())
+            fetching.handlers["A", PartAnswer]("C", forged)
+            answer(sender, message)
+
+        fetching.handlers["B", PartRequest] = answer_late
+        assert await fetching.exchange.fetch(SnapshotTaken(1, wanted.checksum), "B") == wanted
         nursery.cancel_scope.cancel()
