@@ -83,6 +83,11 @@ async def test_a_broker_is_not_forgotten_while_it_is_alive_or_logs_need_it(autoj
         for name in "ABC":
             with pytest.raises(RefusedChangeError, match=f"broker {number} is alive: drain it, and stop it before"):
                 await cluster.brokers[name].admin.forget_broker("C" * 32)
+        described = cluster.brokers["A"].admin.describe_removal("C" * 32)
+        others = {each.log.number: {name[0] for name in each.others} for each in described}
+        assert others == {0: set(), 1: {*"AB"}, 2: {"A"}}
+        assert [each.is_led for each in described] == [cluster.leader(number=n) == "C" for n in range(3)]
+        assert described[0].is_led
         await cluster.stop("C")
         for name in "AB":
             with pytest.raises(

@@ -102,6 +102,17 @@ async def test_the_log_is_shortened_to_the_snapshots_that_stay(autojump_clock: M
             assert 0 < start_of(broker) <= start_of(controller)  # a follower learns it with the next command
 
 
+async def test_the_log_keeps_its_begin_until_as_many_snapshots_are_agreed_on(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("A", "A") as cluster:
+        broker, count = cluster.brokers["A"], 0
+        while start_of(broker) == 0:
+            count += 1
+            known = len(broker.tables.state.snapshots)
+            await broker.admin.change_topic("orders", settings={"retention.ms": str(count)})
+            await trio.sleep(5)
+        assert known >= SNAPSHOTS_KEPT - 1
+
+
 async def test_a_new_broker_starts_from_a_snapshot(autojump_clock: MockClock) -> None:
     async with open_changed("ABC") as cluster:
         (joined,) = await cluster.start("D")
