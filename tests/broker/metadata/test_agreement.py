@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
+from dafka.broker.core.metadata.commands import DrainBroker
 from dafka.broker.metadata import controller as controllers
 from dafka.broker.metadata.changes import CONTROLLER_S
 from dafka.broker.metadata.controller import VOTER_AFTER_S, OrderRequest
@@ -70,6 +71,20 @@ async def test_a_request_is_appended_once_however_often_it_is_repeated(autojump_
             for name, each in cluster.brokers.items():
                 nursery.start_soon(each.admin.create_topic, f"by-{name}")
         assert log.index.end_offset == before + 3
+
+
+async def test_a_later_request_is_made_once_until_it_is_applied(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("AB", replicas=1) as cluster:
+        name = controller(cluster)
+        other, log = cluster.brokers["AB".replace(name, "")], cluster.log(name, METADATA_TOPIC)
+        ends = [log.index.end_offset]
+        for is_draining in (True, False, True):
+            for _ in range(3):
+                other.changes.request_later(DrainBroker("X" * 32, is_draining))  # which is refused
+            await wait_for(lambda: log.index.end_offset > ends[-1])
+            await trio.sleep(10)
+            ends.append(log.index.end_offset)
+        assert ends == [ends[0] + number for number in range(4)]
 
 
 async def test_a_command_that_was_not_committed_never_takes_effect(autojump_clock: MockClock) -> None:
