@@ -10,9 +10,9 @@ from trio.testing import MockClock
 
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
-from dafka.broker.core.metadata.commands import DrainBroker
+from dafka.broker.core.metadata.commands import Command, DrainBroker, RegisterBroker
 from dafka.broker.metadata import controller as controllers
-from dafka.broker.metadata.changes import CONTROLLER_S
+from dafka.broker.metadata.changes import CONTROLLER_S, ClusterChanges
 from dafka.broker.metadata.controller import VOTER_AFTER_S, OrderRequest
 from dafka.broker.node import BrokerNode
 from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageFormatError
@@ -214,6 +214,28 @@ async def test_a_broker_says_that_it_waits_for_the_controller(autojump_clock: Mo
         assert third.joining.waits_for.startswith(expected)
         cluster.heal()
         await wait_for(lambda: third.joining.waits_for == "")
+
+
+@pytest.mark.parametrize("was_registered", [True, False])
+async def test_a_broker_serves_before_its_start_is_accepted_only_if_it_was_registered(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, was_registered: bool
+) -> None:
+    change, is_reached = ClusterChanges.change, trio.Event()
+
+    async def change_late(changes: ClusterChanges, command: Command, ordered_by: str = "") -> None:
+        if isinstance(command, RegisterBroker):
+            await is_reached.wait()
+        await change(changes, command, ordered_by)
+
+    async with open_virtual_cluster("ABC") as cluster:
+        await cluster.stop("C")
+        monkeypatch.setattr(ClusterChanges, "change", change_late)
+        (broker,) = await cluster.start("C" if was_registered else "D", are_cut=True)
+        await wait_for(lambda: broker.tables.state.is_open)
+        await trio.sleep(10)
+        assert broker.joining.has_joined.is_set() is was_registered
+        is_reached.set()
+        await wait_for(broker.joining.has_joined.is_set)
 
 
 async def test_a_broker_with_another_number_of_initial_brokers_ends_and_the_others_wait(

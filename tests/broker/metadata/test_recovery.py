@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from dafka.broker.core.cluster_status import explain_leaderless
+from dafka.broker.core.metadata.cluster_state import ClusterState
+from dafka.broker.core.metadata.store_record import StoreRecord
+from dafka.broker.core.replication.records import NO_EPOCH_END, LeaderAndEpoch
 from dafka.broker.metadata import controller as controllers
-from dafka.broker.metadata.recovery import check_survivor, read_metadata, recover
+from dafka.broker.metadata.recovery import StoredMetadata, check_survivor, read_metadata, recover
 from dafka.errors import ConfigError, RefusedChangeError
+from tests.broker.core.entries import epoch_end
 from tests.broker.metadata.test_agreement import agree, controller, voters
 from tests.broker.metadata.test_forgetting import forget
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
@@ -55,6 +62,28 @@ async def test_the_survivor_is_the_only_voter_and_others_join_it_again(autojump_
         await trio.sleep(2)
         await cluster.stop("C")
         await create(cluster, "A", "last")
+
+
+def test_a_cluster_is_recovered_from_the_store_that_knows_most_if_too_few_voters_are_left() -> None:
+    end, state = epoch_end(LeaderAndEpoch(1024, "a"), 7), ClusterState()
+    own = StoredMetadata("a", StoreRecord("C", ("a",)), state, end, ("a", "b", "c"), 2)
+    other, later = attrs.evolve(own, store_id="d"), epoch_end(LeaderAndEpoch(1024, "a"), 8)
+    cases: list[tuple[StoredMetadata, str]] = [
+        (other, ""),
+        (attrs.evolve(other, recovery=1, log_end=later), ""),
+        (attrs.evolve(other, log_end=later), "url has more of the log"),
+        (attrs.evolve(other, recovery=3, log_end=NO_EPOCH_END), "url has more of the log"),
+        (attrs.evolve(other, record=StoreRecord("E", ("a",))), "url belongs to another cluster, E"),
+        (attrs.evolve(other, record=StoreRecord("C", ("a",), pending_recovery=1)), "is recovered from url already"),
+        (attrs.evolve(own, store_id="b"), "2 of the 3 voters on metadata are left, which is enough"),
+    ]
+    check_survivor(own, {})
+    for found, problem in cases:
+        with pytest.raises(ConfigError, match=problem) if problem else nullcontext():
+            check_survivor(own, {"url": found})
+    state.forgotten_ids.add("a")
+    with pytest.raises(ConfigError, match="the cluster has forgotten this store"):
+        check_survivor(own, {})
 
 
 async def test_former_voters_that_knew_more_end_and_decide_nothing(autojump_clock: MockClock) -> None:
