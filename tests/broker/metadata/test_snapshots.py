@@ -117,6 +117,9 @@ async def test_a_new_broker_starts_from_a_snapshot(autojump_clock: MockClock) ->
     async with open_changed("ABC") as cluster:
         (joined,) = await cluster.start("D")
         await wait_for(lambda: agree(cluster))
+        begun = joined.metadata.recent.begin
+        assert begun > 0
+        assert joined.metadata.snapshots.checksum(begun), "it has the state before the first change that it knows"
         assert has_dropped(cluster, "D")
         assert joined.log_table.topics["orders"] == cluster.brokers["A"].log_table.topics["orders"]
         await joined.admin.create_topic("more")
@@ -139,6 +142,7 @@ async def read_history(broker: BrokerNode, count: int) -> list[Change]:
     found, before = await broker.history.read(None, count)
     while before is not None:
         page, before = await broker.history.read(before, count)
+        assert page, "there are more before an offset only if it says so"
         found = page + found
     return found
 
