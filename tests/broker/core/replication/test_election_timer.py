@@ -13,7 +13,7 @@ from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.divergence import LateVotes
 from dafka.broker.core.replication.effects import ReplicaAction, WriteControl
 from dafka.broker.core.replication.election_timer import Debounce, ElectionTimer
-from dafka.broker.core.replication.election_triggers import ElectionTriggers
+from dafka.broker.core.replication.election_triggers import JOINING_WAIT_S, ElectionTriggers
 from dafka.broker.core.replication.elections import Elections
 from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.peers import Peers
@@ -121,14 +121,59 @@ def test_a_leader_goes_on_unless_it_is_superseded_or_misses_records_and_others_c
             assert triggers.should_request_votes(Leader(EPOCH), 0.0) == (may_request and not goes_on)
 
 
+def test_replicas_that_must_fetch_records_first_request_votes_later() -> None:
+    """A replica that copies a new log lets all others be first."""
+    stagger_s = SETTINGS.stagger_s
+    for broker, first_end, has_begun in product("abcd", (9, 10), (True, False)):
+        peers, _ = make_peers(("a", "b", "c"))
+        peers = Peers("log", broker, peers.latest, peers._epoch_tree, peers._local_epochs, peers._votes, peers._rule)
+        peers._epoch_tree.add(attrs.evolve(peers.latest, replicas=("a", "b", "c", "d")))
+        peers.alive = peers.writable = frozenset("abcd")
+        peers.preference.set(("a", "b", "c", "d"), frozenset())
+        peers._local_epochs.add(FIRST, Offset(first_end))
+        if has_begun:
+            peers._local_epochs.add(EPOCH, Offset(10))
+        is_complete = first_end == 10 and has_begun
+        extra_s = 0.0 if is_complete else 4 * stagger_s if first_end == 10 else 8 * stagger_s
+        if broker == "d" and not is_complete:
+            extra_s = JOINING_WAIT_S
+        assert make_triggers(peers).wait_s() == "abcd".index(broker) * stagger_s + extra_s
+
+
+def test_learners_become_voters_when_their_leader_has_all_and_they_have_been_in_sync_long_enough() -> None:
+    for led, learners, first_end, has_begun, end in product(
+        (FIRST, EPOCH), ((), ("c",), ("b", "c")), (9, 10), (0, 1), (9, 10)
+    ):
+        peers, _ = make_peers(("a", "b", "c"), learners)
+        peers.alive = frozenset("abc")
+        peers._local_epochs.add(FIRST, Offset(first_end))
+        if has_begun:
+            peers._local_epochs.add(EPOCH, Offset(10))
+        peers.progress.begin(EPOCH)
+        for each in "bc":
+            peers.progress.add(each, EPOCH, Offset(end if each == "c" else 10))
+        triggers, wait_s = make_triggers(peers), SETTINGS.learners_in_sync_s
+        is_due = led == EPOCH and bool(learners) and first_end == 10 and bool(has_begun) and end == 10
+        found = [triggers.are_learners_in_sync(Leader(led), now) for now in (1.0, 1.0 + wait_s - 0.1, 1.0 + wait_s)]
+        assert found == [False, False, is_due]
+
+
 def test_a_preferred_leader_takes_over_soon_from_one_that_should_not_lead_unless_that_is_true_of_both() -> None:
-    for ineligible, set_back in product(subsets("abc"), (False, True)):
+    """It waits again when another epoch begins."""
+    begun = EpochStart("log", LeaderAndEpoch(512, "a"), epoch_end(FIRST, 10), ("a", "b", "c"))
+    for ineligible, set_back, begins_at in product(subsets("abc"), (False, True), (0, 15)):
         elections = Elections("log", "b", 1, SETTINGS, *make_parts())
         elections.peers.preference.set(("b", "a", "c"), ineligible)
         elections.set_alive(frozenset("abc"), 1000.0, frozenset())
         start = 0.0 if set_back else 1000.0
         steps = (each / 8 for each in range(600))
-        due = next((each for each in steps if elections.advance(start + each)), math.inf)
+        due = math.inf
+        for each in steps:
+            if elections.advance(start + each):
+                due = each - begins_at if each >= begins_at else each
+                break
+            if each == begins_at:
+                elections.receive("a", begun)
         if "b" in ineligible and ineligible != frozenset("abc"):
             assert due == math.inf
         elif "a" in ineligible and "b" not in ineligible:

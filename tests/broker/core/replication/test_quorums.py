@@ -8,7 +8,7 @@ from itertools import chain, combinations, permutations, product
 import pytest
 
 from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
-from dafka.broker.core.positions import Offset
+from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.divergence import DivergentRule, LateVotes, MajorityRule, Rule
 from dafka.broker.core.replication.election import Election, VoteRecord
 from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
@@ -174,6 +174,17 @@ def test_late_votes_are_those_for_the_last_epoch() -> None:
     assert (late.leader_epoch, late.log_ends) == (EPOCH, {})
 
 
+def test_voters_of_the_newest_replicas_request_votes_and_those_that_have_ordered_newer_ones() -> None:
+    for (replicas, learners), known, asked, candidate in product(
+        sets_of_replicas(3), range(3), range(3), [*NAMES[:3], STRANGER]
+    ):
+        peers, _ = make_peers(replicas, learners)
+        peers._epoch_tree.add(EpochStart("log", EPOCH, epoch_end(FIRST, 10), replicas, learners, known))
+        request = VoteRequest("log", LeaderAndEpoch(LATER, candidate), replicas, learners, asked)
+        is_newest = asked == known and candidate in voters_of(replicas, learners)
+        assert peers.may_request(request) == (asked > known or is_newest)
+
+
 def test_a_leader_leads_until_it_or_a_follower_has_voted_for_a_later_epoch() -> None:
     """A vote for the next epoch of the same leader leaves it followed."""
     for epoch, is_leader in ((1023, True), (1024, True), (1025, False)):
@@ -331,8 +342,9 @@ def test_acknowledgements_grow_within_an_epoch_and_begin_anew_with_another() -> 
     progress = FollowerProgress()
     for end in (3, 9, 5):
         progress.add("b", FIRST, Offset(end))
-    progress.add("c", FIRST, Offset(1))
-    assert progress.ends == {"b": 9, "c": 1}
+    progress.add("c", FIRST, Offset(1), RecordSequence(4))
+    progress.add("c", FIRST, Offset(1), RecordSequence(2))
+    assert (progress.ends, progress.index_ends) == ({"b": 9, "c": 1}, {"b": 0, "c": 4})
     progress.record_end(Offset(9), 10.0)
     assert progress.caught_up_at("b") == progress.caught_up_at("c") == 10.0, "the log had no end before"
     progress.record_end(Offset(12), 11.0)
@@ -343,7 +355,7 @@ def test_acknowledgements_grow_within_an_epoch_and_begin_anew_with_another() -> 
     progress.set_back(2.0)
     assert (progress.caught_up_at("b"), progress.caught_up_at("z")) == (2.0, NEVER)
     progress.add("d", EPOCH, Offset(0))
-    assert (progress.ends, progress.caught_up_at("b")) == ({"d": 0}, NEVER)
+    assert (progress.ends, progress.index_ends, progress.caught_up_at("b")) == ({"d": 0}, {"d": 0}, NEVER)
 
 
 # What a broker hears

@@ -19,8 +19,9 @@ from dafka.broker.core.metadata.log_replicas import RECOVERY_STEP
 from dafka.broker.core.metadata.topics import Topic
 from dafka.broker.core.positions import Offset, RecordSequence
 from dafka.broker.core.replication.checkpoints import Checkpoint
-from dafka.broker.core.replication.effects import Acknowledge, WriteControl
+from dafka.broker.core.replication.effects import Acknowledge, Lead, StepDown, WriteControl
 from dafka.broker.core.replication.records import (
+    RECOVERY_EPOCHS,
     ControlRecord,
     EpochStart,
     LeaderAndEpoch,
@@ -36,6 +37,8 @@ from dafka.broker.core.replication.replicated_logs import (
     ReplicatedLogs,
 )
 from dafka.broker.core.replication.settings import Availability, ReplicaSettings
+from dafka.broker.core.replication.states import Starting
+from dafka.broker.core.replication.transitions import Transition
 from dafka.protocol.rendezvous import rank_nodes
 from dafka.records import Partition, RecordBatch
 from tests.broker.core.entries import epoch_end, run_entry
@@ -539,6 +542,49 @@ def test_a_follower_acknowledges_what_it_stores_when_it_learns_of_the_epoch_and_
     assert replica.acknowledged_log_end == epoch_end(SECOND, 12), "it has acknowledged that"
 
 
+def test_a_leader_that_others_hear_votes_only_for_a_replica_that_it_hears_and_that_asks_for_a_transfer() -> None:
+    request = VoteRequest("log", LeaderAndEpoch(next_epoch(0, 2), "c"), REPLICAS)
+    for alive, is_transfer, relayed_by in product((REPLICAS, ("a", "b"), ("a", "c"), ("a",)), (True, False), "cb"):
+        leader = lead_followed_by_one()
+        leader.set_alive(alive, 0.0)
+        made = leader.receive("c", attrs.evolve(request, is_transfer=is_transfer))
+        if relayed_by == "b":  # its vote for a request shows that it can be right
+            made += leader.receive("b", Vote("log", request.leader_epoch, epoch_end(FIRST, 10), (REPLICAS,), FIRST))
+        is_heard = "b" in alive and relayed_by == "c"
+        assert bool(made) == (not is_heard or (is_transfer and "c" in alive))
+
+
+def test_a_vote_tells_what_its_replica_stores_and_its_next_epoch_is_later_than_all_that_it_knows() -> None:
+    """It votes for no epoch before the ones that it has acknowledged or stores, even after its votes are forgotten."""
+    for log_start, known in product((0, 4), (SECOND, THIRD)):
+        replica = make_replica("c")
+        replica.restore_local({FIRST: Offset(10)})
+        replica.local_epochs.log_start = Offset(log_start)
+        (made,) = replica.receive("b", VoteRequest("log", SECOND, REPLICAS))
+        assert made == WriteControl(Vote("log", SECOND, epoch_end(FIRST, 10), (REPLICAS,), FIRST, Offset(log_start)))
+        replica = make_replica("c")
+        replica.restore_local({FIRST: Offset(10), known: Offset(12)})
+        replica.epoch_tree.add(EpochStart("log", known, epoch_end(FIRST, 10), REPLICAS))
+        assert replica.receive("b", VoteRequest("log", SECOND, REPLICAS)) == []
+        times = map(float, range(99))
+        made_later = next(found for now in times if (found := replica.set_alive(("b", "c"), now)))
+        (request,) = [each.record for each in made_later if isinstance(each, WriteControl)]
+        assert request.leader_epoch == LeaderAndEpoch(next_epoch(known.epoch, 2), "c")
+
+
+def test_an_epoch_starts_the_log_where_the_votes_say_that_it_does() -> None:
+    replica = make_replica("b")
+    replica.stored(FIRST, Offset(9))
+    times = map(float, range(99))
+    made = next(found for now in times if (found := replica.set_alive(("b", "c"), now)))
+    (request,) = [each.record for each in made if isinstance(each, WriteControl)]
+    vote = Vote("log", request.leader_epoch, epoch_end(FIRST, 9), (REPLICAS,), FIRST, Offset(5))
+    (own,) = [each.record for each in replica.receive("c", vote) if isinstance(each, WriteControl)]
+    (begun,) = replica.elections.written(own)
+    expected = EpochStart("log", request.leader_epoch, epoch_end(FIRST, 9), REPLICAS, log_start=Offset(5))
+    assert begun == WriteControl(expected)
+
+
 def test_a_copy_may_go_when_no_replica_set_that_counts_can_need_it() -> None:
     """It is needed to elect a leader of an epoch that can begin, and after a recovery that gave it up."""
     for availability, was_one, is_one, is_newest, has_voted, is_established, is_recovered in product(
@@ -563,3 +609,87 @@ def test_a_copy_may_go_when_no_replica_set_that_counts_can_need_it() -> None:
         assert replica.is_needed == (is_one or is_newest)
         is_kept = availability is Availability.BRANCH or is_one or is_newest or has_voted or not is_established
         assert replica.may_drop == (not is_kept and was_one and not is_recovered)
+
+
+def test_votes_and_epochs_count_after_a_restart_as_before() -> None:
+    """Also epochs that have begun while it was down, and requests that it does not know any more."""
+    voted = Vote("log", SECOND, epoch_end(FIRST, 0), (REPLICAS,), FIRST)
+    request = VoteRequest("log", SECOND, ("a", "b", "c", "d"), ("d",))
+    for has_request, has_voted, has_start in product((True, False), repeat=3):
+        replica = Replica("log", "c", 2, REPLICAS, ReplicaSettings())
+        start = EpochStart("log", SECOND, epoch_end(FIRST, 0), REPLICAS)
+        others = [("b", request)] * has_request + [("b", start)] * has_start
+        replica.elections.restore([voted] * has_voted, others)
+        replica.restore_local({})
+        votes = replica.elections.votes
+        assert votes.own_epoch == (SECOND.epoch if has_voted else -1)
+        assert votes.pending_replicas() == (set(request.replicas) if has_request and has_voted else set())
+        made = [each.record for each in replica.resume() if isinstance(each, WriteControl)]
+        assert [each.leader_epoch for each in made] == [SECOND] * (has_start and not has_voted)
+        assert replica.latest.leader_epoch == (SECOND if has_start else FIRST)
+
+
+def test_a_recovered_log_continues_with_one_replica_that_follows_no_other_one_any_more() -> None:
+    for leads, generation in product((True, False), (RECOVERY_STEP, 2 * RECOVERY_STEP)):
+        replica = make_replica("a" if leads else "c")
+        replica.resume()
+        replica.set_alive(REPLICAS, 0.0)
+        replica.stored(FIRST, Offset(10))
+        *stepped, begin = replica.elections.recover(generation)
+        assert stepped == [StepDown(FIRST)] * leads
+        assert isinstance(begin, WriteControl)
+        (start,) = [begin.record]
+        assert isinstance(start, EpochStart)
+        own = "a" if leads else "c"
+        assert start == EpochStart("log", start.leader_epoch, epoch_end(FIRST, 10), (own,), (), generation)
+        assert (start.leader_epoch.leader, replica.led_epoch) == (own, None)
+        assert start.leader_epoch.epoch > RECOVERY_EPOCHS, "later than what others can have begun"
+        assert replica.receive("b", VoteRequest("log", THIRD, REPLICAS)) == []
+        assert not any(isinstance(each, Acknowledge) for each in replica.stored(FIRST, Offset(12)))
+        assert replica.elections.written(start) == [Lead(start)]
+
+
+def test_a_replica_requests_votes_sooner_again_when_brokers_come_or_go() -> None:
+    def list_requests(changes_at: float) -> list[float]:
+        replica = make_replica("b")
+        times = [each / 8 for each in range(200)]
+        return [at for at in times if controls_of(replica.set_alive("bcz"[: 2 + (at == changes_at)], at))]
+
+    def controls_of(actions: Iterable[object]) -> list[object]:
+        return [each for each in actions if isinstance(each, WriteControl)]
+
+    waiting = list_requests(-1.0)
+    changed = list_requests(waiting[3] + 0.125)
+    assert changed[:4] == waiting[:4]
+    assert changed[4] < waiting[4]
+
+
+def test_an_elected_replica_begins_its_epoch_as_soon_as_it_knows_all_epochs_that_votes_name() -> None:
+    between = LeaderAndEpoch(512, "c")
+    start = EpochStart("log", between, epoch_end(FIRST, 4), REPLICAS)
+    for is_first in (True, False):
+        replica = make_replica("b")
+        replica.preference.set(("b", "c"), frozenset())
+        replica.stored(FIRST, Offset(5))
+        asked_at, made = next(
+            (float(now), found) for now in range(9) if (found := replica.set_alive(("b", "c"), float(now)))
+        )
+        (request,) = [each.record for each in made if isinstance(each, WriteControl)]
+        if is_first:
+            replica.receive("c", start)
+        vote = Vote("log", request.leader_epoch, epoch_end(between, 7), (REPLICAS,), between)
+        (own,) = [each.record for each in replica.receive("c", vote) if isinstance(each, WriteControl)]
+        begun = replica.elections.written(own)
+        assert bool(begun) == is_first
+        (begin,) = begun or replica.receive("c", start)
+        expected = EpochStart("log", request.leader_epoch, epoch_end(between, 7), REPLICAS)
+        assert begin == WriteControl(expected)
+        assert replica.elections.advance(asked_at + 0.5) == []
+        assert replica.elections.written(expected) == [Lead(expected)]
+        waits = (each / 8 for each in range(100))
+        waited_s = next(each for each in waits if replica.elections.advance(asked_at + 0.5 + each))
+        assert waited_s == (2.0 if is_first else 1.0), "it gets a whole wait to read what is before its epoch"
+        replica.elections.take(Transition.START, Starting(request.leader_epoch))
+        assert not any(replica.elections.advance(asked_at + each) for each in range(2, 60))
+        replica.elections.take(Transition.START, Starting(THIRD))
+        assert replica.elections.written(expected) == [], "it begins another one by now"
