@@ -17,8 +17,8 @@ from dafka.broker.core.replication.election_triggers import JOINING_WAIT_S, Elec
 from dafka.broker.core.replication.elections import Elections
 from dafka.broker.core.replication.epoch_tree import EpochTree, LocalEpochs
 from dafka.broker.core.replication.peers import Peers
-from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch, Vote
-from dafka.broker.core.replication.settings import ReplicaSettings
+from dafka.broker.core.replication.records import EpochStart, LeaderAndEpoch, Vote, VoteRequest
+from dafka.broker.core.replication.settings import Availability, ReplicaSettings
 from dafka.broker.core.replication.states import Leader
 from tests.broker.core.entries import epoch_end
 from tests.broker.core.replication.test_quorums import EPOCH, FIRST, make_peers, sets_of_replicas, subsets
@@ -121,6 +121,31 @@ def test_a_leader_goes_on_unless_it_is_superseded_or_misses_records_and_others_c
             assert triggers.should_request_votes(Leader(EPOCH), 0.0) == (may_request and not goes_on)
 
 
+def test_a_leader_of_a_branch_begins_another_epoch_if_living_voters_that_returned_have_a_better_log() -> None:
+    """Better is the log that more of them have, then the longer one. A part of the leader's log is not another one."""
+    side, unknown = LeaderAndEpoch(512, "b"), LeaderAndEpoch(700, "c")
+    ends = (None, epoch_end(side, 11), epoch_end(side, 13), epoch_end(FIRST, 8), epoch_end(unknown, 99))
+    for b, c, alive, voted_for in product(ends, ends, subsets("bc"), (EPOCH, FIRST)):
+        peers, votes = make_peers(("a", "b", "c"), can_diverge=True)
+        peers._epoch_tree.add(EpochStart("log", side, epoch_end(FIRST, 10), ("a", "b", "c")))
+        for leader_epoch, end in ((FIRST, 10), (EPOCH, 12)):
+            peers._local_epochs.add(leader_epoch, Offset(end))
+        peers.alive = peers.writable = alive | {"a"}
+        votes.record_vote("b", EPOCH.epoch)
+        triggers = make_triggers(peers)
+        for each, end_of_log in (("b", b), ("c", c)):
+            if end_of_log is not None:
+                triggers._late_votes.add(each, voted_for, end_of_log)
+        late = {"b": b, "c": c} if voted_for == EPOCH else {}
+        others = [
+            found for each in sorted(alive) if (found := late.get(each)) is not None and found.leader_epoch == side
+        ]
+        having, own_count = len(others), 1 + len(alive) - len(others)
+        best = max((each.end_offset for each in others), default=0)
+        is_better = having > own_count or (having == own_count and best > 12)
+        assert triggers.should_request_votes(Leader(EPOCH), 0.0) == is_better, (b, c, alive, voted_for)
+
+
 def test_replicas_that_must_fetch_records_first_request_votes_later() -> None:
     """A replica that copies a new log lets all others be first."""
     stagger_s = SETTINGS.stagger_s
@@ -188,6 +213,20 @@ def make_parts(generation: int = 0) -> tuple[EpochTree, LocalEpochs]:
     peers._local_epochs.add(EPOCH, Offset(10))
     peers._epoch_tree.add(attrs.evolve(peers.latest, generation=generation))
     return peers._epoch_tree, peers._local_epochs
+
+
+def test_log_ends_of_late_voters_count_until_a_replica_follows_another_one_or_its_next_epoch_is_complete() -> None:
+    branch = attrs.evolve(SETTINGS, availability=Availability.BRANCH)
+    for voted_for, follows in product((FIRST, EPOCH), (True, False)):
+        elections = Elections("log", "a", 0, branch, *make_parts())
+        elections.resume()
+        elections.set_alive(frozenset("abc"), 0.0, frozenset())
+        elections._late_votes.add("b", voted_for, epoch_end(FIRST, 12))
+        if follows:
+            assert elections.receive("c", VoteRequest("log", LeaderAndEpoch(2048, "c"), ("a", "b", "c")))
+        else:
+            assert elections.change_replicas(("a", "b"), 0)
+        assert bool(elections._late_votes.log_ends) == (not follows and voted_for == EPOCH)
 
 
 def take_record(actions: list[ReplicaAction]) -> Any:

@@ -142,6 +142,17 @@ def test_more_than_half_of_every_set_that_can_have_begun_must_have_voted(others:
             assert election.has_quorum_of_former_voters(tree), "each side of a split goes on"
 
 
+def test_the_voters_of_the_latest_epoch_are_asked_also_if_an_earlier_one_has_newer_replicas() -> None:
+    first = EpochStart("log", FIRST, NO_EPOCH_END, SETS[0])
+    latest = EpochStart("log", EPOCH, epoch_end(FIRST, 5), SETS[1])
+    newest = EpochStart("log", LeaderAndEpoch(512, "e"), epoch_end(FIRST, 5), SETS[3], (), 1)
+    for rows in permutations((first, latest, newest)):
+        for reached, sets in ((FIRST, {SETS[0], SETS[1]}), (EPOCH, {SETS[1]})):
+            election, tree = former({"b": vote_of(epoch_end(reached, 5))}, MajorityRule(), *rows)
+            assert (tree.latest, tree.newest) == (latest, newest)
+            assert election.former_replica_sets(tree) == sets
+
+
 def test_an_epoch_begins_only_when_all_epochs_are_known_that_votes_name() -> None:
     known = [EpochStart("log", FIRST, NO_EPOCH_END, ("a", "b"))]
     unknown = LeaderAndEpoch(512, "b")

@@ -585,6 +585,17 @@ def test_an_epoch_starts_the_log_where_the_votes_say_that_it_does() -> None:
     assert begun == WriteControl(expected)
 
 
+def test_a_follower_was_caught_up_for_no_longer_when_the_clock_is_set_back() -> None:
+    for back_to in (99.0, 5.0):
+        leader = lead_followed_by_one()
+        for now in (100.0, 101.0):
+            leader.elections.advance(now)
+        leader.stored(FIRST, Offset(11))
+        for now in (102.0, 103.0, back_to, back_to + 2):
+            leader.elections.advance(now)
+        assert leader.behind_s("b") == 2
+
+
 def test_a_copy_may_go_when_no_replica_set_that_counts_can_need_it() -> None:
     """It is needed to elect a leader of an epoch that can begin, and after a recovery that gave it up."""
     for availability, was_one, is_one, is_newest, has_voted, is_established, is_recovered in product(
@@ -665,8 +676,20 @@ def test_a_replica_requests_votes_sooner_again_when_brokers_come_or_go() -> None
 
 
 def test_an_elected_replica_begins_its_epoch_as_soon_as_it_knows_all_epochs_that_votes_name() -> None:
-    between = LeaderAndEpoch(512, "c")
+    """It waits for those that began epochs continue that it knows, too."""
+    between, end = LeaderAndEpoch(512, "c"), epoch_end(FIRST, 5)
     start = EpochStart("log", between, epoch_end(FIRST, 4), REPLICAS)
+    for is_first in (True, False):
+        replica = make_replica("b")
+        replica.stored(FIRST, Offset(5))
+        made = next(found for now in range(9) if (found := replica.set_alive(("b", "c"), float(now))))
+        (request,) = [each.record for each in made if isinstance(each, WriteControl)]
+        child = EpochStart("log", LeaderAndEpoch(600, "c"), epoch_end(between, 6), REPLICAS)
+        made = replica.receive("c", Vote("log", request.leader_epoch, end, (REPLICAS,), FIRST))
+        (own,) = [each.record for each in made if isinstance(each, WriteControl)]
+        for each in (start, child) if is_first else (child,):
+            replica.receive("c", each)
+        assert bool(replica.elections.written(own)) == is_first
     for is_first in (True, False):
         replica = make_replica("b")
         replica.preference.set(("b", "c"), frozenset())
