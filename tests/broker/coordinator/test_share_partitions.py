@@ -21,6 +21,7 @@ from dafka.broker.coordinator.share_store import ShareStateAnswer, ShareStore, W
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.members import ShareHeartbeatRequest
+from dafka.broker.core.groups.share.runs import RecordState
 from dafka.broker.core.groups.share.share_partition import (
     DEFAULT_LIMITS,
     Acknowledgement,
@@ -230,6 +231,25 @@ async def test_acknowledgements_are_waited_for_together(
         uncertain = await broker.shares.wait_written(found)
         assert uncertain == dict.fromkeys(found, ErrorCode.KAFKA_STORAGE_ERROR)
         assert trio.current_time() - begun < 2 * DURABLE_S
+
+
+async def test_what_a_member_has_is_counted_and_released_in_its_group_only(autojump_clock: MockClock) -> None:
+    async with open_orders() as brokers:
+        groups, found = GROUPS[:2], list[LedSharePartition]()
+        for group in groups:
+            await join(brokers, group)
+            broker, served = await load(brokers, group)
+            found.append(served)
+        assert await append(broker, found[0].log, b"x", b"y", b"z")
+        for served in found:
+            assert (await broker.share_reader.read(served, READ, 2**20)).record_count == 3
+        acquired = RecordState.ACQUIRED
+        assert broker.shares.count_records() == {(group, acquired): 3 for group in groups}
+        broker.shares.release(groups[0], "another")
+        broker.shares.release(groups[0], READ.member_id)
+        assert broker.shares.count_records() == {(groups[1], acquired): 3}
+        assert (await broker.share_reader.read(found[0], READ, 2**20)).record_count == 3
+        assert (await broker.share_reader.read(found[1], READ, 2**20)).record_count == 0
 
 
 async def test_a_leader_without_its_lease_does_not_deliver(autojump_clock: MockClock) -> None:
