@@ -245,7 +245,8 @@ class StoreIdentity(CommitStage):
             verdict = self._known.judge(broker, found.claim, end, now, is_check=is_check)
             if verdict.problem is not None and (start := (broker, found.claim.start)) not in self._suspected:
                 self._suspected.add(start)
-                _LOGGER.warning("the store of the broker %s is an older copy or a clone: %s", broker, verdict.problem)
+                # What it has sent before can also arrive late. It compares this with what it knows now.
+                _LOGGER.info("the broker %s must check its store: %s", broker, verdict.problem)
             if is_check or not verdict.is_admitted:
                 ends = [tell_end(each, own, end) for each, end in self._ends_of(broker)]
                 self._mesh.publish([*ends, answer_check(broker, own, CheckAnswer(found.claim.start, verdict.memory))])
