@@ -26,13 +26,14 @@ SLOW_COMMIT_REPEAT_S = 60.0
 
 @attrs.define(eq=False)
 class Commit:
-    """One step of the storage: usually a transaction, otherwise partitions that are reset or deleted.
+    """One step of the storage: usually a transaction, otherwise a partition that is reset, or partitions to delete.
 
     The transaction appends records of peers and of the node's own partitions, and those that stages have added.
     """
 
     batches: Sequence[RecordBatch] = ()
     added: list[RecordBatch] = attrs.field(factory=list)
+    reset: ResetPosition | None = None
 
 
 class CommitStage:
@@ -141,6 +142,7 @@ class CommitPipeline:
         work = self.queue.begin_work()
         if isinstance(work, ResetPosition):
             await self._storage.reset_to(work.partition, work.next_sequence)
+            commit.reset = work
         elif isinstance(work, ForgetPartitions | DeletePartitions):
             await delete_partitions(self._storage, work.partitions)
         else:

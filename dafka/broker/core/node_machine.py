@@ -375,6 +375,10 @@ class BrokerMachine(StoreMachine):
         """Return nothing: the start of the log tells which earlier records may be dropped; see `LogTrimmer`."""
         return []
 
+    def _is_over(self, partition: Partition, end_sequence: int) -> bool:
+        """Return whether nobody needs a position in a partition: the index of a log may name records before it."""
+        return not self._policy.keeps(partition) and super()._is_over(partition, end_sequence)
+
     def _must_keep(self, partition: Partition) -> bool:
         return partition.topic not in _REWRITTEN and super()._must_keep(partition)
 

@@ -365,8 +365,10 @@ class Replicator(CommitStage):
             self.act(self.logs.record_control(self._address, record))
 
     def acknowledged(self, commit: Commit) -> None:
-        """Advance the replicas."""
+        """Advance the replicas. Those that have waited for records that nobody has any more advance, too."""
         stored, self._stored = self._stored, []
+        if commit.reset is not None:
+            stored = [RecordBatch(commit.reset.partition, commit.reset.next_sequence, [])]
         self._process_stored(stored)
 
     # Effects of replicas

@@ -36,7 +36,9 @@ from dafka.broker.core.replication.records import (
 from dafka.broker.core.replication.replicated_logs import FetchRecords, LogAction
 from dafka.broker.replication.preferred_leader import ASK_AGAIN_S, PreferredLeaderElections, TransferLeadership
 from dafka.broker.replication.replicator import FETCH_AGAIN_S, RECOVER_TIMEOUTS, Replicator
+from dafka.protocol.actions import ResetPosition
 from dafka.records import Partition, RecordBatch
+from dafka.roles.commit_pipeline import Commit
 from tests.seeds import each_seed
 
 FIRST = LeaderAndEpoch(0, "b")
@@ -356,7 +358,7 @@ def test_what_a_commit_made_durable_is_processed_in_an_order_that_no_lease_or_ac
     own_index, state = RecordBatch(OWN_INDEX, 0, [b""]), RecordBatch(Partition("$state", "a"), 0, [b""])
     for is_known in EITHER:
         replicator, made, log = make_processing(is_known=is_known)
-        commit: Any = SimpleNamespace(batches=[vote, broker, records, index, own], added=[own, own_index, state])
+        commit = Commit([vote, broker, records, index, own], [own, own_index, state])
         replicator.prepare(commit)
         assert made == [("begin",)]
         replicator.done(commit)
@@ -374,6 +376,10 @@ def test_what_a_commit_made_durable_is_processed_in_an_order_that_no_lease_or_ac
         ]
         again = [("act", ["stored"]), ("woken", "changed"), ("merge", [])]
         assert made == [*expected, *[*stored, *again] * is_known]
+        made.clear()
+        replicator.acknowledged(Commit(reset=ResetPosition(records.partition, 3)))
+        (told, *_), gone = made or [("act", ["stored"])], RecordBatch(records.partition, 3, [])
+        assert told == ("act", ["stored", *[gone] * is_known])
         assert replicator._indexes == {NAME: {INDEX, OWN_INDEX}}
 
 
