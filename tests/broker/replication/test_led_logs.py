@@ -255,7 +255,7 @@ async def test_divergent_records_of_ended_epochs_are_merged_once_into_each_epoch
 async def test_only_a_leader_that_serves_clients_merges_and_never_into_a_log_of_commands(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for leads, is_led, is_observed in product((True, False), repeat=3):
+    for leads, is_led, is_observed, steps_down in product((True, False), repeat=4):
         world = World(monkeypatch)
         world.led._logs.observed_topics = ("orders",) if is_observed else ()
         world.replica.led_epoch, world.ends = OWN if leads else None, {SIDE: 7}
@@ -263,9 +263,11 @@ async def test_only_a_leader_that_serves_clients_merges_and_never_into_a_log_of_
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.led.divergent.run)
             world.led.divergent.merge_later([world.log])
+            if steps_down:  # before it has got round to it
+                world.replica.led_epoch = None
             await trio.sleep(1)
             nursery.cancel_scope.cancel()
-        assert world.take() == [(SIDE, 5, 7), []] * (leads and is_led and not is_observed)
+        assert world.take() == [(SIDE, 5, 7), []] * (leads and is_led and not is_observed and not steps_down)
 
 
 async def test_the_end_of_what_was_merged_is_recorded_where_logs_can_diverge_and_all_brokers_know_such_entries(

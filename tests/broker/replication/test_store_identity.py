@@ -229,14 +229,21 @@ async def test_a_store_is_checked_by_all_that_answer_in_time(autojump_clock: Moc
             answers.append(("c", CheckAnswer("another start", memory)))
             world.identity.process_check(StoreChecked(frozenset(), answers, {}))
 
+    settled = list[Any]()
+
+    async def wait_settled() -> None:
+        await trio.sleep(0.07)
+        settled.append(world.take())
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answer)
         if outcome == "forgotten":
             with pytest.raises(OutdatedStoreError, match="later writes"):
                 await world.identity.check(trio.lowlevel.checkpoint)
         else:
-            await world.identity.check(trio.lowlevel.checkpoint)
+            await world.identity.check(wait_settled)
             assert world.identity._is_checked
+            assert settled == [[]] * (outcome != "no cluster"), "it asks when it has found the others"
         nursery.cancel_scope.cancel()
     if outcome == "no cluster":
         assert (world.machine.unchecked, world.identity.claim) == (None, None)
@@ -298,4 +305,11 @@ def test_counters_of_others_are_stored_when_they_change() -> None:
         world.identity._known.counters["b"] = SentCounter("t", counter)
         world.identity.count_writes()
         assert (COUNTERS_KEY in world.pending) == is_new
+        world.pending.clear()
+    commit: Any = SimpleNamespace(batches=["batch"], added=[])
+    for has_written in (True, False, False, True):
+        if has_written:
+            world.identity.done(commit)
+        world.identity.count_writes()
+        assert (COUNTERS_KEY in world.pending) == has_written, "an idle broker writes nothing"
         world.pending.clear()
