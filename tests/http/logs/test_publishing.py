@@ -101,6 +101,8 @@ async def test_what_is_wrong_is_refused_and_none_of_it_is_published() -> None:
         some = texts(*"abcdef", keys=cast(Any, [b"a", b"b", b"c", b"d", b"e", None]))
         assert await outcome(publisher.begin("latest", some, SOURCE)) == "bad_request", "compaction needs keys"
         assert [log.high_watermark for log in find_logs(broker, "latest")] == [0, 0]
+        two = encode_batch(0, [b"x" * 60], timestamps=5) * 2
+        assert await outcome(publisher.begin_batches("orders", 0, two, SOURCE)) == "too_large"
         for data in NO_BATCHES:
             with pytest.raises(WebError) as caught:
                 await publisher.begin_batches("orders", 0, data, SOURCE)
@@ -160,8 +162,9 @@ async def test_a_topic_that_cannot_be_created_is_told_unless_somebody_else_has_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with open_broker_service() as broker:
-        publisher = Publisher(broker, LocalLogs(broker))
-        create = broker.node.admin.create_topic
+        access, create = LocalLogs(broker), broker.node.admin.create_topic
+        monkeypatch.setattr(access, "wait_capacity", wait_capacity := AsyncMock())
+        publisher = Publisher(broker, access)
 
         async def create_first(topic: str) -> None:
             await create(topic)
@@ -178,6 +181,7 @@ async def test_a_topic_that_cannot_be_created_is_told_unless_somebody_else_has_c
         await publisher.prepare("others", may_create=False)
         assert await outcome(publisher.begin("others", texts("a"), SOURCE)) == "topic_not_found"
         cast(Any, broker.node.admin.create_topic).assert_not_called()
+        assert wait_capacity.await_count == 4
 
 
 async def test_each_record_goes_whole_to_the_log_of_its_key_and_those_without_keys_take_turns() -> None:

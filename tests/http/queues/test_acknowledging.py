@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import attrs
 import pytest
@@ -28,6 +29,7 @@ from dafka.http.queues.cluster_queues import ClusterQueues
 from dafka.http.queues.encoding import encode_locked
 from dafka.http.queues.local_queues import RETRY_S, VERIFIED_S, LocalQueues
 from dafka.http.queues.queue_access import (
+    AcknowledgedRecords,
     Acknowledgements,
     LockedRecords,
     Queue,
@@ -36,6 +38,8 @@ from dafka.http.queues.queue_access import (
     RefusedRecords,
 )
 from dafka.http.server.errors import LeaderMovedError, WebError
+from dafka.http.server.principal import Principal
+from dafka.http.websocket import messages, queue_tasks
 from tests.http.running import TOPIC, make_log, outcome
 from tests.seeds import each_seed
 
@@ -410,7 +414,32 @@ async def test_what_another_leader_says_or_does_not_say_is_what_a_client_gets() 
     assert await outcome(queues.acknowledge(QUEUE, [make_log(0, "", is_led=False)], said)) == "not_leader"
 
 
-# The answer
+# Requests and answers
+
+
+async def test_others_are_acknowledged_in_the_logs_that_a_message_names_or_in_all() -> None:
+    logs = [make_log(number) for number in range(3)]
+    ranges = [AcknowledgedRecords(1, 5, "accept")]
+    for given, others, named, asked in (
+        (ranges, None, None, [1]),
+        ([], "accept", None, [0, 1, 2]),
+        ([], "accept", [2], [2]),
+        (ranges, "accept", [2], [1, 2]),
+        (ranges, None, [2], [1]),
+    ):
+        acknowledge = AsyncMock(return_value=[])
+        request: Any = SimpleNamespace(
+            principal=Principal(None),
+            broker=SimpleNamespace(
+                node=SimpleNamespace(logs=lambda _topic: logs),
+                shares=SimpleNamespace(settings_of=lambda _group: SimpleNamespace(may_renew=True)),
+            ),
+            queues=SimpleNamespace(acknowledge=acknowledge),
+        )
+        message = messages.Acknowledge(7, TOPIC, QUEUE.name, "receipt", given, others, named)
+        await queue_tasks.acknowledge(request, message)
+        ((queue, found, said),) = [each.args for each in acknowledge.await_args_list]
+        assert (queue, [log.number for log in found], said.receipt) == (QUEUE, asked, "receipt")
 
 
 @each_seed(50)

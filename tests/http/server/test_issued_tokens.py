@@ -58,7 +58,9 @@ def publish(web: SharedWeb, **headers: Any) -> int:
 
 
 def test_requests_with_a_token_have_the_permissions_of_its_user(web: SharedWeb, tmp_path: Path) -> None:
+    authenticator = web.server.authenticator
     assert web.ask("GET", "/session", **bearer()).document["user"] == "anne"
+    assert (authenticator.logins, authenticator.failed_logins) == (2, 0), "that of the user who has made the topic, too"
     assert publish(web, **bearer()) == 200
     assert publish(web, **bearer(sub="bob")) == 403, "no ACL permits it to this user"
     assert publish(web, **bearer(sub="ada")) == 200, "a user of the file has the permissions of the file"

@@ -28,8 +28,11 @@ from dafka.errors import ConfigError, StorageError
 from dafka.http.logs.publishing import Publication
 from dafka.http.server.errors import WebError
 from dafka.http.server.http_server import HttpCounters
+from dafka.http.server.messages import JSON as JSON_TYPE
+from dafka.http.server.messages import Response
 from dafka.http.websocket import session as session_module
 from dafka.http.websocket.binary import RECORDS_HEAD_BYTES, encode_publish
+from dafka.http.websocket.client_tasks import WatchedResource
 from dafka.http.websocket.connection import SEND_BYTES, ClientStream, Connection
 from dafka.http.websocket.messages import Ping
 from dafka.http.websocket.session import FORWARDED_FACTOR, Session
@@ -190,6 +193,29 @@ async def test_watched_resource_is_sent_when_it_changes(web: SharedWeb, name: st
         assert (await client.ask("unwatch", id=watch))["type"] == "unwatched"
         view = await client.ask("watch", path="/topics/none", interval_ms=500)
         assert (view["type"], view["status"], view["body"]["error"]["code"]) == ("view", 404, "topic_not_found")
+
+
+async def test_a_watched_resource_is_not_sent_again_unless_it_changes(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies, sent = [b"1", b"1", b"2", b"2", b"1"], list[bytes]()
+
+    async def answer(*_: object) -> Response:
+        await trio.lowlevel.checkpoint()
+        if not bodies:
+            watch.stop()
+        return Response(200, bodies.pop(0) if bodies else b"1", JSON_TYPE)
+
+    async def send_text(message: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        sent.append(message)
+
+    monkeypatch.setattr("dafka.http.websocket.client_tasks.answer_get", answer)
+    connection: Any = SimpleNamespace(send_text=send_text)
+    request: Any = SimpleNamespace(principal=None)
+    watch = WatchedResource(7, "/session", 500, request, connection)
+    await watch.run()
+    assert [json.loads(each)["body"] for each in sent] == [1, 2, 1]
 
 
 # Binary

@@ -17,8 +17,10 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.positions import Offset
 from dafka.http.logs.local_logs import UNPACKED_BYTES, LocalLogs
 from dafka.http.logs.log_access import ReadRecords, find_logs
+from dafka.http.logs.unpacking import INLINE_BYTES_MAX, unpack
+from dafka.http.server.errors import WebError
 from dafka.http.websocket import shared_reads
-from dafka.http.websocket.shared_reads import JOIN_BYTES, KEPT_S, RECORD_BYTES, SharedReads, join_lines
+from dafka.http.websocket.shared_reads import JOIN_BYTES, KEPT_S, RECORD_BYTES, SharedRead, SharedReads, join_lines
 from tests.http.running import make_log, open_broker_service, open_web
 
 
@@ -41,6 +43,7 @@ async def test_text_of_large_records_is_made_in_pieces() -> None:
             data = [line[6:] for line in b"".join(events).split(b"\n") if line.startswith(b"data: ")]
             assert [json.loads(each) for each in data] == found[offset:]
             texts = await read.texts(HOST)
+            assert all(each.record_count for each in texts)
             assert [each["offset"] for text in texts for each in json.loads(b"{" + text.data[1:])["records"]] == [
                 *range(offset, read.read.next_offset)
             ]
@@ -69,6 +72,19 @@ async def test_a_text_has_records_up_to_a_size(monkeypatch: pytest.MonkeyPatch) 
     access: Any = Access()
     read = await SharedReads(Memory(2**30).make_pool(2**29)).read(access, make_log(), 0)
     assert [each.record_count for each in await read.texts(HOST)] == [3, 3, 1]
+
+
+async def test_records_are_unpacked_with_memory_for_all_copies_and_damage_is_told() -> None:
+    pool = Memory(2**30).make_pool(2**29)
+    for size, taken in ((INLINE_BYTES_MAX, 0), (INLINE_BYTES_MAX + 1, 3 * (INLINE_BYTES_MAX + 1))):
+        read = ReadRecords(0, 1, (), size)
+        found = await unpack(read, 0, lambda: pool.taken_bytes, memory=pool, source=HOST, copies=3)
+        assert (found, pool.taken_bytes) == (taken, 0)
+    data = encode_batch(0, [bytes(1000)], timestamps=5, compression=Compression.ZSTD)
+    damaged = SharedRead(7, ReadRecords(0, 1, [(check_crc(data), data[:-9] + bytes(9))]), pool)
+    with pytest.raises(WebError, match="records of log 7 cannot be unpacked") as refused:
+        await damaged.texts(HOST)
+    assert refused.value.code == "storage_failed"
 
 
 class CountedReads:
@@ -141,10 +157,10 @@ async def test_reads_that_are_kept_take_limited_memory(autojump_clock: trio.test
         del read
         assert pool.taken_bytes <= 10_000 + 5000
     read = await reads.read(counted, log, 19)
-    for unpack in (read.lines, read.events):
-        await unpack(HOST)
+    for encode in (read.lines, read.events):
+        await encode(HOST)
     await reads.read(counted, log, 19)
-    del read, unpack
+    del read, encode
     assert pool.taken_bytes <= 10_000, "it has grown since it was read"
     assert counted.count == 20
 
@@ -153,10 +169,10 @@ async def test_each_form_of_the_records_counts_once_as_memory(autojump_clock: tr
     counted: Any = CountedReads()
     pool = Memory(2**30).make_pool(2**29)
     read = await SharedReads(pool).read(counted, make_log(), 0)
-    for unpack in (read.texts, read.lines, read.events):
+    for encode in (read.texts, read.lines, read.events):
         before = pool.taken_bytes
         for _ in range(2):
-            await unpack(HOST)
+            await encode(HOST)
             assert 1000 < pool.taken_bytes - before < 1500
 
 
