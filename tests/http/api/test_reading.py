@@ -349,7 +349,10 @@ def test_a_large_record_is_refused_and_none_beside_it_is_published(web: SharedWe
     assert sum(each["count"] for each in answer.document["offsets"]) == 100
 
 
-async def test_a_topic_that_is_deleted_while_it_is_described_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_a_topic_that_is_deleted_while_it_is_described_is_not_found(
+    is_made_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_web() as web:
         assert (await web.request("POST", "/topics", document={"name": "orders"})).status == 201
         broker = web.broker.broker
@@ -357,6 +360,8 @@ async def test_a_topic_that_is_deleted_while_it_is_described_is_not_found(monkey
 
         async def delete_and_measure(topic: str) -> list[int]:
             await broker.delete_topic(topic)
+            if is_made_again:
+                await broker.node.admin.create_topic(topic)
             return await measure(topic)
 
         monkeypatch.setattr(broker.node.inventory, "log_bytes", delete_and_measure)
