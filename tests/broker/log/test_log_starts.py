@@ -147,8 +147,35 @@ async def test_a_replica_that_was_away_drops_what_it_has_and_goes_on_where_the_o
         await cluster.append(leader, b"5")
         followers = [cluster.replicated(each).replica.local_epochs for each in "BC"]
         await wait_for(lambda: all(each.log_end().end_offset == 6 for each in followers))
+        await trio.sleep(3)  # then retention has dropped what it may
         for each in (partition, cluster.log(leader).leader_partition):
             assert await cluster.stored("C", each) == await cluster.stored("B", each)
+
+
+async def test_a_new_replica_needs_no_records_that_the_others_have_forgotten(autojump_clock: MockClock) -> None:
+    """Their leader is gone, and the partition of its deleted records was forgotten long ago."""
+    settings: dict[str, Any] = {"store_retention_interval_ms": 1000, "store_forget_empty_after_ms": 10_000}
+    async with open_virtual_cluster("ABCD", "ABC", **settings) as cluster:
+        await cluster.append("A", b"0", b"1")
+        await wait_for(lambda: cluster.in_sync() == "ABC")
+        partition = cluster.log("A").leader_partition
+        await cluster.stop("A")
+        for name in "BC":  # then they have never heard the former leader
+            await cluster.stop(name)
+            await cluster.start(name, **settings)
+        leader = await cluster.wait_leader("BC")
+        await cluster.append(leader, b"2")
+        await cluster.brokers[leader].deletion.delete_before(cluster.log(leader), Offset(2))
+        await trio.sleep(20)
+        assert [await cluster.disks[name].find_partition(partition) for name in "BC"] == [None, None]
+        replicas = tuple(cluster.brokers[name].address for name in "BCD")
+        await cluster.brokers[leader].admin.change_replicas(cluster.log(leader), replicas)
+        await wait_for(lambda: cluster.in_sync() == "BCD")
+        assert await cluster.read(cluster.leader(), offset=2) == [b"2"]
+        for name in "BC":
+            await cluster.stop(name)
+            await cluster.start(name, **settings)
+        await wait_for(lambda: cluster.in_sync() == "BCD")
 
 
 def history(random: Random) -> Iterator[tuple[str, bytes, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import takewhile
+from typing import NamedTuple
 
 import attrs
 
@@ -38,13 +38,20 @@ REWRITE_RECORDS = 100
 """More index records than a rewrite of an index takes. When this number follows its start, the rewrite is stored."""
 
 
+class _NamedEnd(NamedTuple):
+    """The end of what an index names of a partition: the sequence and the offset after the last record."""
+
+    sequence: int
+    offset: Offset
+
+
 @attrs.frozen
 class _IndexRecord:
     """A stored index record whose records can be missing."""
 
     end_sequence: RecordSequence  # after the index record
     end_offset: Offset  # after the last record that it names
-    needed: dict[Partition, int]  # by partition, the sequence after the last record that it names
+    named: dict[Partition, _NamedEnd]
     restart_offset: Offset | None  # the end of the log, if a rewritten index begins here
 
 
@@ -53,11 +60,12 @@ class _LocalEpoch:
     index_end: RecordSequence = FIRST_SEQUENCE
     end_offset: Offset = FIRST_OFFSET
     known_offset: Offset = FIRST_OFFSET
+    start_offset: Offset = FIRST_OFFSET
     open_run: RunEntry | None = None
     restart: Restart | None = None
     recent: list[tuple[RecordSequence, Offset]] = attrs.field(factory=list)
     waiting: list[_IndexRecord] = attrs.field(factory=list)
-    named: dict[Partition, int] = attrs.field(factory=dict)
+    named: dict[Partition, _NamedEnd] = attrs.field(factory=dict)
     needed: dict[str, int] = attrs.field(factory=dict)
     checkpoint_end: RecordSequence = FIRST_SEQUENCE
 
@@ -67,13 +75,15 @@ class LocalLog:
     """What a broker stores of one log.
 
     `durable_end` returns the sequence after the last stored record of a partition. `start_offset` is the start of the
-    log, and `next_start` the one that a leader has decided.
+    log, and `next_start` the one that a leader has decided. Records before the start are not needed: perhaps nobody has
+    them. If epochs `can_diverge`, only the start in the index of an epoch itself says so.
     """
 
     _topic: str
     _topic_id: str
     _number: int
     _durable_end: Callable[[Partition], int]
+    _can_diverge: bool = False
     start_offset: Offset = FIRST_OFFSET
     next_start: Offset = FIRST_OFFSET
     _local_epochs: dict[LeaderAndEpoch, _LocalEpoch] = attrs.field(init=False, factory=dict)
@@ -139,22 +149,23 @@ class LocalLog:
         values, first_sequence = values[max(known_end - first_sequence, 0) :], max(first_sequence, known_end)
         address = str(EpochAddress(leader_epoch.leader, self._topic_id, self._number, leader_epoch.epoch))
         for sequence, value in enumerate(values, first_sequence):
-            needed: dict[Partition, int] = {}
+            named: dict[Partition, _NamedEnd] = {}
             restart_offset = local_epoch.known_offset if is_rewrite(value) else None
             for entry in decode_entries(value):
                 if isinstance(entry, LogStartEntry):
                     self.start_offset = max(self.start_offset, entry.offset)
+                    local_epoch.start_offset = max(local_epoch.start_offset, entry.offset)
                 if isinstance(entry, LogStartEntry | NextStartEntry):
                     self.next_start = max(self.next_start, entry.offset)
                 local_epoch.known_offset = max(local_epoch.known_offset, _end_of(entry))
                 for run in _ended_runs(local_epoch, entry):
                     partition = Partition(self._topic, address if run.address == LEADER else run.address)
-                    end = run.first_sequence + run.record_count
-                    needed[partition] = max(end, needed.get(partition, 0))
-                    local_epoch.named[partition] = max(end, local_epoch.named.get(partition, 0))
+                    end = _NamedEnd(run.first_sequence + run.record_count, Offset(run.offset + run.record_count))
+                    named[partition] = max(end, named.get(partition, end))
+            local_epoch.named |= {each: max(end, local_epoch.named.get(each, end)) for each, end in named.items()}
             self._waiting[leader_epoch] = local_epoch
             end_sequence = RecordSequence(sequence + 1)
-            local_epoch.waiting.append(_IndexRecord(end_sequence, local_epoch.known_offset, needed, restart_offset))
+            local_epoch.waiting.append(_IndexRecord(end_sequence, local_epoch.known_offset, named, restart_offset))
             local_epoch.recent.append((end_sequence, local_epoch.known_offset))
         if len(local_epoch.recent) >= 2 * RECENT_RECORDS:
             del local_epoch.recent[:-RECENT_RECORDS]
@@ -171,13 +182,17 @@ class LocalLog:
     def advance(self) -> Iterator[tuple[LeaderAndEpoch, Offset]]:
         """Yield the epochs that have advanced, each with the offset up to which it is stored."""
         for leader_epoch, local_epoch in list(self._waiting.items()):
-            before = local_epoch.index_end
-            complete = list(takewhile(lambda record: not self._missing(record), local_epoch.waiting))
-            del local_epoch.waiting[: len(complete)]
+            before, start = local_epoch.index_end, self._start_of(local_epoch)
+            missing = (bool(self._missing(record.named, start)) for record in local_epoch.waiting)
+            count = next((number for number, each in enumerate(missing) if each), len(local_epoch.waiting))
+            complete = local_epoch.waiting[:count]
+            del local_epoch.waiting[:count]
             for record in complete:
                 local_epoch.index_end, local_epoch.end_offset = record.end_sequence, record.end_offset
-                for partition, end in record.needed.items():
-                    local_epoch.needed[partition.address] = max(end, local_epoch.needed.get(partition.address, 0))
+                for partition, end in record.named.items():
+                    if self._durable_end(partition) >= end.sequence:
+                        address = partition.address
+                        local_epoch.needed[address] = max(end.sequence, local_epoch.needed.get(address, 0))
                 if record.restart_offset is not None:
                     local_epoch.restart = Restart(RecordSequence(record.end_sequence - 1), record.restart_offset)
             if not local_epoch.waiting:
@@ -209,12 +224,19 @@ class LocalLog:
         """Return the partitions with named records that are not stored, each with the sequence after the last one."""
         found: dict[Partition, int] = {}
         for local_epoch in self._waiting.values():
-            local_epoch.named = {each: end for each, end in local_epoch.named.items() if self._durable_end(each) < end}
-            found.update(local_epoch.named)
+            local_epoch.named = self._missing(local_epoch.named, self._start_of(local_epoch))
+            found.update((partition, end.sequence) for partition, end in local_epoch.named.items())
         return found
 
-    def _missing(self, record: _IndexRecord) -> list[tuple[Partition, int]]:
-        return [(partition, end) for partition, end in record.needed.items() if self._durable_end(partition) < end]
+    def _start_of(self, local_epoch: _LocalEpoch) -> Offset:
+        return local_epoch.start_offset if self._can_diverge else self.start_offset
+
+    def _missing(self, named: dict[Partition, _NamedEnd], start: Offset) -> dict[Partition, _NamedEnd]:
+        return {
+            partition: end
+            for partition, end in named.items()
+            if self._durable_end(partition) < end.sequence and end.offset > start
+        }
 
 
 def _ended_runs(local_epoch: _LocalEpoch, entry: Entry) -> Iterator[RunEntry]:

@@ -185,7 +185,7 @@ class ReplicatedLogs:
         settings = self._settings_of(availability, is_observed=topic.name in self.observed_topics)
         name = name_log(topic.topic_id, number)
         replica = Replica(name, self._address, self._number(), replicas, settings, topic.first_epoch)
-        local_log = LocalLog(topic.name, topic.topic_id, number, self._durable_end)
+        local_log = LocalLog(topic.name, topic.topic_id, number, self._durable_end, availability is Availability.BRANCH)
         log = self._logs[name] = ReplicatedLog(topic.name, topic.topic_id, number, name, replica, local_log)
         control = self._control.get(name, ())
         own = [record for broker, record in control if broker == self._address]
