@@ -43,6 +43,13 @@ class MetadataQuorum:
         """How many voters a change of the cluster needs."""
         return len(self.voters) // 2 + 1
 
+    @property
+    def outdated_reason(self) -> str:
+        """Why the broker may not know the latest changes of its cluster; empty if it does, or belongs to none yet."""
+        if not self.voters or self.heard >= self.needed:
+            return ""
+        return f"this broker may not know the latest changes of the cluster ({self}): nothing is changed; try again"
+
     def __str__(self) -> str:
         return (
             f"{self.heard} of the {len(self.voters)} brokers that vote on metadata are heard, {self.needed} are needed"

@@ -294,5 +294,7 @@ async def _answer(request: Request) -> AnyResponse:
         arguments.append(parse_document(document, route.document))
     if route.awaits_metadata:
         await request.broker.node.leases.wait_metadata()
+        if reason := request.broker.node.quorum.outdated_reason:
+            raise NoControllerError(reason)
     found = await route.handler(*arguments)
     return respond(found, route.status) if isinstance(found, Document) else found

@@ -28,6 +28,7 @@ from dafka.kafka.apis.shared.authorization import (
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.changes import make_change, requester_of
+from dafka.kafka.apis.shared.outdated import refuse_when_outdated
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
 from dafka.kafka.apis.shared.repeats import refuse_repeated
 from dafka.kafka.protocol.constants import (
@@ -285,6 +286,7 @@ def _synonyms(setting: Setting) -> list[DescribeConfigsSynonym]:
 
 
 @handles(AlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), awaits_metadata=True)
+@refuse_when_outdated("resources", answers="responses")
 @refuse_repeated("resources", answers="responses")
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics and groups."""
@@ -296,6 +298,7 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
 
 
 @handles(IncrementalAlterConfigsRequest, _require_resources(Operation.ALTER_CONFIGS, "responses"), awaits_metadata=True)
+@refuse_when_outdated("resources", answers="responses")
 @refuse_repeated("resources", answers="responses")
 async def alter_configs_incrementally(
     context: RequestContext, request: IncrementalAlterConfigsRequest

@@ -18,6 +18,7 @@ from dafka.errors import DafkaError
 from dafka.internal_topics import is_internal_topic
 from dafka.kafka.apis.shared.authorization import CLUSTER_REFUSED, refuse, require_each, show_only
 from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
+from dafka.kafka.apis.shared.outdated import refuse_when_outdated
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -91,6 +92,7 @@ def read_assignments(cluster: ClusterView, assignments: Sequence[Sequence[int]])
     require_each("topics", Permissions.may_move, answers="responses"),
     awaits_metadata=True,
 )
+@refuse_when_outdated("topics", answers="responses")
 async def alter_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:

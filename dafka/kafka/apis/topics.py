@@ -22,6 +22,7 @@ from dafka.kafka.apis.shared.authorization import (
     split_unauthorized,
 )
 from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
+from dafka.kafka.apis.shared.outdated import refuse_when_outdated
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.repeats import refuse_repeated
 from dafka.kafka.apis.shared.topic_ids import uuid_of
@@ -47,6 +48,7 @@ _TRY_LATER = "the quota controller_mutation_rate is used up: try again after the
 
 
 @handles(CreateTopicsRequest, require_each("topics", Permissions.may_create), awaits_metadata=True)
+@refuse_when_outdated("topics")
 @refuse_repeated("topics")
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics."""
@@ -154,6 +156,7 @@ def _authorize_deletion(user: Permissions, context: RequestContext, request: Del
 
 
 @handles(DeleteTopicsRequest, _authorize_deletion, awaits_metadata=True)
+@refuse_when_outdated("topic_names", "topics", answers="responses")
 @refuse_repeated("topic_names", "topics", answers="responses")
 async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics and their committed offsets."""
@@ -187,6 +190,7 @@ async def _delete(
     require_each("topics", may(Operation.ALTER, ResourceType.TOPIC), answers="results"),
     awaits_metadata=True,
 )
+@refuse_when_outdated("topics", answers="results")
 @refuse_repeated("topics", answers="results")
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add logs to topics."""

@@ -14,6 +14,8 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from dafka import Config
+from dafka.broker import node as broker_node
+from dafka.broker.core.cluster_status import MetadataQuorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.features import SUPPORTED
 from dafka.errors import ConfigError, NoControllerError, RefusedChangeError, StorageError
@@ -322,7 +324,15 @@ def test_topics_and_logs_are_changed_by_a_broker_that_knows_what_others_have_cha
     web: SharedWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web.create("known")
-    monkeypatch.setattr(web.broker.node.leases, "wait_metadata", AsyncMock(side_effect=NoControllerError("no")))
-    for (method, target), document in CHANGES.items():
-        assert web.ask(method, target, document=document).code == "controller_unavailable", target
+    quorum = MetadataQuorum("", {"a": True, "b": False, "c": False})
+    wait = AsyncMock(side_effect=NoControllerError("1 of the 3 brokers"))
+    for owner, name, value in (
+        (broker_node, "describe_quorum", lambda *_: quorum),
+        (web.broker.node.leases, "wait_metadata", wait),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            for (method, target), document in CHANGES.items():
+                answer = web.ask(method, target, document=document)
+                assert (answer.code, b"1 of the 3 brokers" in answer.body) == ("controller_unavailable", True), target
     assert web.ask("GET", "/topics/known").status == 200

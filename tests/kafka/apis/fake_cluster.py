@@ -11,6 +11,7 @@ import trio
 from dafka import Config
 from dafka.batches import BatchHeader, decode_run
 from dafka.broker.connections.memory import Memory
+from dafka.broker.core.cluster_status import MetadataQuorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
@@ -49,6 +50,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self.address = OWN
         self.cluster_id, self.controller_address = "C" * 32, OWN
+        self.quorum = MetadataQuorum(OWN, {OWN: True, SECOND: True, THIRD: False})
         self.log_table = LogTable(OWN)
         self.topics, self.logs, self.find_log = self.log_table.topics, self.log_table.logs, self.log_table.find_log
         self.find_topic = self.topics.get

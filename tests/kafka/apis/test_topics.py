@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from dafka import Config
+from dafka.broker.core.cluster_status import MetadataQuorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic
@@ -354,7 +355,10 @@ async def test_logs_and_their_leaders_are_described_alike(cluster: FakeCluster) 
 
 
 async def test_topics_are_changed_when_the_brokers_view_of_them_is_current() -> None:
-    """Another broker has created the topic a moment ago, and this one learns of it while the request waits."""
+    """Another broker has created the topic a moment ago, and this one learns of it while the request waits.
+
+    A broker that does not hear most voters does not know what exists.
+    """
     late: dict[str, Any] = {"name": "late"}
     change = resource("late", retention_ms="7"), resource("late", retention_ms=(SET, "7"))
     move = {"partitions": [{"partition_index": 0, "replicas": [0]}]}
@@ -382,6 +386,15 @@ async def test_topics_are_changed_when_the_brokers_view_of_them_is_current() -> 
         (each,) = next(each for name, each in found.items() if isinstance(each, list) and name != "brokers")
         errors = [part["error_code"] for part in each.get("partitions", ())] or [each["error_code"]]
         assert (errors, cluster.broker.created) == ([error], []), api
+        if api == ApiKey.METADATA:
+            continue
+        cluster.broker.quorum = MetadataQuorum("", {OWN: True, SECOND: False, THIRD: False})
+        outdated = await cluster.ask(api, version, **values)
+        (refused,) = next(each for each in outdated.values() if isinstance(each, list))
+        for part in refused.get("partitions", (refused,)):
+            assert part["error_code"] == ErrorCode.NOT_CONTROLLER, api
+            assert "1 of the 3 brokers" in part.get("error_message", "1 of the 3 brokers"), api
+        assert "late" in refused.values(), api
 
 
 async def test_sizes_are_those_of_logs_that_the_broker_keeps(cluster: FakeCluster) -> None:
