@@ -27,6 +27,7 @@ from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import COMMAND_ACLS_MAX, CreateAcls, DeleteAcls
 from dafka.kafka.apis.shared.authorization import require_cluster
 from dafka.kafka.apis.shared.changes import RefusedPartError, make_change, requester_of
+from dafka.kafka.apis.shared.outdated import refuse_when_outdated
 from dafka.kafka.apis.shared.registry import RequestContext, handles
 from dafka.kafka.protocol.messages.access import (
     AclCreation,
@@ -120,6 +121,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
 @handles(
     DeleteAclsRequest, require_cluster(Operation.ALTER, DeleteAclsResponse, error_message=None), awaits_metadata=True
 )
+@refuse_when_outdated("filters", answers="filter_results")
 async def delete_acls(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Delete the ACLs that filters select. The answer refuses to delete permissions of the file of users.
 

@@ -113,6 +113,8 @@ async def alter_credentials(
 
 
 async def _alter(context: RequestContext, name: str, changes: list[_Change]) -> tuple[ErrorCode, str | None]:
+    if outdated := context.broker.node.quorum.outdated_reason:
+        return ErrorCode.NOT_CONTROLLER, outdated
     users = context.broker.security.users
     try:
         if users is not None and users.is_in_file(name):

@@ -16,8 +16,10 @@ import pytest
 import trio
 
 from dafka import Config
+from dafka.broker import node as broker_node
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Acl, AclEffect, AclFilter, Operation, PatternType, ResourceType
+from dafka.broker.core.cluster_status import MetadataQuorum
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.apis.acls import delete_acls, describe_acls
 from dafka.kafka.apis.shared.registry import RequestContext
@@ -102,6 +104,23 @@ def delete(client: Client, *filters: AclFilter) -> list[dict[Acl, int]]:
         {read_acl(each, each): each["error_code"] for each in result["matching_acls"]}
         for result in answer["filter_results"]
     ]
+
+
+def test_a_broker_that_may_not_know_the_latest_acls_and_users_deletes_none(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Acl(ResourceType.TOPIC, "kept", "User:ann", Operation.READ)
+    create(client, kept)
+    quorum = MetadataQuorum("", {"a": True, "b": False, "c": False})
+    with monkeypatch.context() as patch:
+        patch.setattr(broker_node, "describe_quorum", lambda *_: quorum)
+        acls = client.ask(ApiKey.DELETE_ACLS, 3, filters=[filter_of(ANY_ACL), filter_of(AclFilter(name="x"))])
+        user = {"name": "nobody", "mechanism": 1}
+        users = client.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[user], upsertions=[])
+    answers = [*acls["filter_results"], *users["results"]]
+    assert [each["error_code"] for each in answers] == 3 * [ErrorCode.NOT_CONTROLLER]
+    assert all("1 of the 3 brokers" in each["error_message"] for each in answers)
+    assert kept in describe(client)
 
 
 def test_what_is_created_is_shown_until_it_is_deleted(door: Door, client: Client) -> None:
