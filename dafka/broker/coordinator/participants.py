@@ -33,6 +33,7 @@ from dafka.broker.coordinator.transaction_messages import (
     _OfCoordinator,
 )
 from dafka.broker.core.coordination.effects import WriteMarkers
+from dafka.broker.core.coordination.state_records import COORDINATORS_TOPIC
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.log.log_table import LogTable
@@ -331,8 +332,13 @@ class TransactionParticipants:
         return self._is_latest(message.shard, message.shard_epoch) and is_led
 
     def _is_latest(self, shard: int, epoch: int) -> bool:
-        """Return whether no later leader epoch of a shard is known."""
-        latest = self._shard_epochs[shard] = max(self._shard_epochs.get(shard, epoch), epoch)
+        """Return whether no later leader epoch of a shard is known, from its coordinators or as that of its log.
+
+        This broker gets no messages of the shard's coordinator if it is the coordinator itself.
+        """
+        log = self._log_table.find_log(COORDINATORS_TOPIC, shard)
+        known = epoch if log is None else log.leadership.epoch
+        latest = self._shard_epochs[shard] = max(self._shard_epochs.get(shard, epoch), epoch, known)
         return epoch == latest
 
     def _record_begun(self, log: Log, participant: TransactionParticipant, producer: Producer) -> None:

@@ -128,6 +128,22 @@ def append_transactional(log: Log, producer: Producer) -> None:
     log.producers.add_batch(header, RecordSequence(0), 0)
 
 
+@pytest.mark.parametrize("coordinates", [False, True])
+async def test_late_messages_of_a_former_coordinator_count_for_nothing(*, coordinates: bool) -> None:
+    """The leader of the log coordinates the transaction itself since then, or knows who does, and gets no message."""
+    leader = Broker("leader", leads=True)
+    leader.log_table.add_topic(Topic(COORDINATORS_TOPIC, COORDINATORS_TOPIC, 1))
+    (shard,) = leader.log_table.logs(COORDINATORS_TOPIC)
+    shard.leadership = LeaderAndIsr("leader" if coordinates else "other", 5, is_led=coordinates)
+    for epoch, is_known in ((4, False), (5, True)):
+        leader.hear(begin(OWN, epoch))
+        assert leader.participants.knows(leader.log, LOG, OWN) == is_known
+    leader.hear(End(0, 4, OWN, LOG, 1, False, 0))
+    leader.hear(Refuse(0, 4, OWN, LOG, 1, ErrorCode.PRODUCER_FENCED))
+    assert leader.markers == []
+    assert leader.check() is ErrorCode.NONE
+
+
 @pytest.mark.parametrize("known", ["nothing", "message", "records"])
 async def test_a_leader_knows_transactions_from_the_coordinator_and_from_records(known: str) -> None:
     leader = Broker("leader", leads=True)
