@@ -267,8 +267,8 @@ async def _give_up_store_id(storage: Storage, written: Collection[Partition]) ->
     former = record.store_id or storage.identity
     replaced = former if former in cluster.brokers else record.replaces or former
     changed = attrs.evolve(record, store_id=new_address(), replaces=replaced, starts=(), pending_recovery=0)
-    diverged = [each for each in written if each.topic in _STATE_TOPICS]
-    await delete_partitions(storage, [Partition(CHECKPOINTS_TOPIC, former), *diverged])
+    diverged = {each for each in written if each.topic in _STATE_TOPICS}
+    await delete_partitions(storage, diverged | {Partition(CHECKPOINTS_TOPIC, former)})
     counters = decode_counters(stored.get(COUNTERS_KEY, b"{}"))
     kept = {store_id: each for store_id, each in counters.items() if store_id != former}
     state.put(CLUSTER_TOPIC, [(STORE_KEY, encode_store_record(changed)), (COUNTERS_KEY, encode_counters(kept))])
