@@ -49,6 +49,9 @@ LIBRARY_THREADS = (GarbageCollectorThread,)
 KEPT_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "tests/cli/forks.py")
 """What is in the command lines of processes that may stay: those that serve a whole session."""
 
+SQLITE_FILES = "etilqs_"
+"""How the names of SQLite's temporary files begin: a process that is killed while it opens one leaves it."""
+
 KEPT_FILES = ("/dev/", "/proc/", "/sys/", "/usr/", "/etc/")
 """What the paths of open files begin with that may stay: libraries keep them, such as a source of random numbers."""
 
@@ -88,7 +91,8 @@ class Running:
 
     @classmethod
     def and_opened(cls) -> Running:
-        return attrs.evolve(cls.now(), opened=frozenset(_opened()), files=frozenset(os.listdir(tempfile.gettempdir())))
+        found = (each for each in os.listdir(tempfile.gettempdir()) if not each.startswith(SQLITE_FILES))
+        return attrs.evolve(cls.now(), opened=frozenset(_opened()), files=frozenset(found))
 
 
 @attrs.define
