@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
-from functools import wraps
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from dafka.broker.core.error_codes import ErrorCode
-from dafka.kafka.apis.shared.authorization import add_refused, name_of
+from dafka.kafka.apis.shared.authorization import name_of
+from dafka.kafka.apis.shared.refused_parts import Handler, refuse_parts
 from dafka.kafka.apis.shared.registry import RequestContext
 
 MESSAGE = "the request names it more than once"
@@ -16,36 +16,23 @@ MESSAGE = "the request names it more than once"
 _R = TypeVar("_R")
 
 
-def refuse_repeated(
-    *fields: str, answers: str = ""
-) -> Callable[[Callable[[RequestContext, Any], Awaitable[_R]]], Callable[[RequestContext, Any], Awaitable[_R]]]:
+def refuse_repeated(*fields: str, answers: str = "") -> Callable[[Handler[_R]], Handler[_R]]:
     """Refuse the topics or resources in lists of a request that are named more than once, as Kafka does.
 
     Nothing is done with them, and each is answered once with INVALID_REQUEST, in the list `answers` of the response; by
     default, it has the name of the first list.
     """
 
-    def decorate(
-        handler: Callable[[RequestContext, Any], Awaitable[_R]],
-    ) -> Callable[[RequestContext, Any], Awaitable[_R]]:
-        @wraps(handler)
-        async def handle(context: RequestContext, request: Any) -> _R:
-            repeated = dict[Hashable, Any]()
-            for field in fields:
-                named = [(_identity_of(context, each), each) for each in getattr(request, field)]
-                counts = Counter(identity for identity, _ in named)
-                repeated |= {identity: each for identity, each in named if counts[identity] > 1}
-                setattr(request, field, [each for identity, each in named if counts[identity] == 1])
-            response = await handler(context, request)
-            items = [*repeated.values()]
-            add = add_refused(items, answers or fields[0], ErrorCode.INVALID_REQUEST, error_message=MESSAGE)
-            if add is not None:
-                add(response)
-            return response
+    def take(context: RequestContext, request: Any) -> tuple[list[Any], str]:
+        repeated = dict[Hashable, Any]()
+        for field in fields:
+            named = [(_identity_of(context, each), each) for each in getattr(request, field)]
+            counts = Counter(identity for identity, _ in named)
+            repeated |= {identity: each for identity, each in named if counts[identity] > 1}
+            setattr(request, field, [each for identity, each in named if counts[identity] == 1])
+        return [*repeated.values()], MESSAGE
 
-        return handle
-
-    return decorate
+    return refuse_parts(take, ErrorCode.INVALID_REQUEST, answers or fields[0])
 
 
 def _identity_of(context: RequestContext, part: Any) -> Hashable:
