@@ -254,7 +254,8 @@ class Planner:
             # All brokers are being drained: the living ones keep the log until one of them can take it.
             return tuple(each for each in voting if each in members.alive)
         is_short = len(chosen) - len(staying) < min(wanted - len(staying), len(usable))
-        if is_short or not chosen or members.spread(chosen) > members.spread(choose(usable)):
+        has_worse_racks = with_room != usable and members.spread(chosen) > members.spread(choose(usable))
+        if is_short or not chosen or has_worse_racks:
             return None  # until brokers have room, also in the best racks
         waiting = [each for each in present.replicas if each in members.gone and each not in members.draining]
         replicas = (*chosen, *waiting[: max(wanted - len(chosen), 0)])
