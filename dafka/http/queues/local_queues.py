@@ -107,10 +107,8 @@ class LocalQueues:
         for log, (served, acquired) in changed.items():
             if served in uncertain:
                 code = "storage_failed" if uncertain[served] is ErrorCode.KAFKA_STORAGE_ERROR else "leader_changed"
-                named, message = (
-                    acknowledgements.of_logs([log.number]),
-                    "it is not known whether they were acknowledged",
-                )
+                message = "it is not known whether they were acknowledged"
+                named = acknowledgements.of_logs([log.number])
                 refused = [each for each in refused if each.log != log.number]
                 refused += named.refuse(WebError(code, message))
                 rest = find_missing(acquired, named.ranges.get(log.number, ()))

@@ -134,8 +134,7 @@ def test_logs_that_move_are_listed_with_the_reason(webs: Sequence[SharedWeb]) ->
         assert answer.status < 300
         (move,) = moves(by_number[log["leader"]], "moving")
         assert (move["log"], move["reason"]) == (0, "an operator has named the brokers that keep it")
-    for web in webs:
-        poll_until(lambda asked=web: not moves(asked, "moving"))  # type: ignore[misc]
+    poll_until(lambda: not any(moves(each, "moving") for each in webs))
     poll_until(lambda: webs[0].ask("GET", "/topics/moving").document["logs"][0]["replicas"] == [wanted])
     for web in webs:
         assert web.ask("GET", "/topics/moving/records").document["value"] == "v"

@@ -1,4 +1,4 @@
-"""What clients are answered about records of queues is so, whichever brokers lead the logs, and whatever these say."""
+"""Responses about records of queues are true, whichever brokers lead the logs, and whatever these respond."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ class Access:
 
 
 def open_queues(logs: Iterable[Log], script: list[str], *available: int) -> tuple[Any, Access, Access]:
-    """Return the access to all logs, of which some have available records, and those that it passes calls to."""
+    """Return the access to all logs, and to those that are led here and elsewhere. Some have available records."""
     here: Any = Access(True, script, dict(zip(logs, available, strict=False)))
     elsewhere: Any = Access(False, script, here.available, here.done, here.failures)
     return ClusterQueues(here, elsewhere), here, elsewhere
@@ -331,7 +331,7 @@ def test_what_is_locked_is_what_is_available_within_limits_in_turns(seed: int) -
             here.failures.clear()
             continue
         count = sum(each.record_count for each in found)
-        assert count or not here.failures, "a failure is told unless there are records"
+        assert count or not here.failures, "a failure is an error unless there are records"
         here.failures.clear()
         assert count == before - sum(here.available.values())
         assert count <= limit
@@ -364,7 +364,10 @@ class Leaders:
     def link(self, log: Log) -> Any:
         if isinstance(self.reply, BrokerError):
             raise self.reply
-        note = lambda *given: self.asked.append((log.leadership.leader, *given))  # noqa: E731
+
+        def note(*given: object) -> None:
+            self.asked.append((log.leadership.leader, *given))
+
         return SimpleNamespace(describe_queue=note, receive=note, acknowledge=note, release=note)
 
     def unavailable(self, _log: Log, problem: str) -> WebError:

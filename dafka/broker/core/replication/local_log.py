@@ -182,11 +182,10 @@ class LocalLog:
     def advance(self) -> Iterator[tuple[LeaderAndEpoch, Offset]]:
         """Yield the epochs that have advanced, each with the offset up to which it is stored."""
         for leader_epoch, local_epoch in list(self._waiting.items()):
-            before, start = local_epoch.index_end, self._start_of(local_epoch)
-            missing = (bool(self._missing(record.named, start)) for record in local_epoch.waiting)
-            count = next((number for number, each in enumerate(missing) if each), len(local_epoch.waiting))
-            complete = local_epoch.waiting[:count]
-            del local_epoch.waiting[:count]
+            before, start, waiting = local_epoch.index_end, self._start_of(local_epoch), local_epoch.waiting
+            count = next((at for at, each in enumerate(waiting) if self._missing(each.named, start)), len(waiting))
+            complete = waiting[:count]
+            del waiting[:count]
             for record in complete:
                 local_epoch.index_end, local_epoch.end_offset = record.end_sequence, record.end_offset
                 for partition, end in record.named.items():
