@@ -1,4 +1,4 @@
-"""Regular expressions for names, such as those of topics, in the syntax of RE2, as Kafka's brokers have it.
+"""Regular expressions for names, such as those of topics, in the syntax of RE2, which Kafka's brokers use, too.
 
 RE2 takes time in proportion to the text, whatever the expression: no client can stop a broker with one.
 """

@@ -365,7 +365,7 @@ class Replicator(CommitStage):
             self.act(self.logs.record_control(self._address, record))
 
     def acknowledged(self, commit: Commit) -> None:
-        """Advance the replicas. Those that have waited for records that nobody has any more advance, too."""
+        """Advance the replicas, also those that waited for records that no broker has any more."""
         stored, self._stored = self._stored, []
         if commit.reset is not None:
             stored = [RecordBatch(commit.reset.partition, commit.reset.next_sequence, [])]

@@ -53,7 +53,7 @@ class Client(ABC):
 
     Attributes:
         problems: What it has seen that must never be.
-        waits_for: What it does now, and the last error of that, for the report of a client that does not go on.
+        waits_for: What it is doing, with the last error. The report of a client that does not go on has it.
         is_stopped: Set when it is to end.
     """
 

@@ -362,7 +362,7 @@ def test_what_a_commit_made_durable_is_processed_in_an_order_that_no_lease_or_ac
         replicator.prepare(commit)
         assert made == [("begin",)]
         replicator.done(commit)
-        assert made[1:] == [("done",), ("act", ["control", "a", VOTE])], "others are told first"
+        assert made[1:] == [("done",), ("act", ["control", "a", VOTE])], "a vote counts as soon as it is durable"
         made.clear()
         for _ in range(2):
             replicator.acknowledged(commit)
@@ -474,7 +474,7 @@ async def test_each_heartbeat_tells_of_this_broker_and_advances_the_logs_that_so
 
 
 def test_a_broker_leads_new_logs_at_once_only_if_it_is_alone_and_has_nothing_of_them_to_load() -> None:
-    """It loads all others first: their epochs can be those of other brokers, or its own from before."""
+    """All others are loaded first: other brokers, or this one before its restart, can have begun epochs of them."""
     for placed, is_alone, first_epoch, has_control, name, is_running in product(
         (("a",), ("b",), ("a", "b"), None), EITHER, (0, 3), EITHER, ("orders", METADATA_TOPIC), EITHER
     ):

@@ -156,8 +156,8 @@ class KnownStores:
     def judge(self, store_id: str, claim: StoreClaim, control_end: int, now: float, *, is_check: bool) -> StoreVerdict:
         """Return what this broker finds about what another one tells of its store, and record that if it is right.
 
-        Of two starts that are heard, the one that the cluster has not accepted is not recorded: it may be of a clone,
-        whose writes say nothing about those of the store. See `recall`.
+        Of two starts that are heard, the one that the cluster has not accepted is not recorded: it can be a clone's,
+        which writes other records.
         """
         memory = self.recall(store_id, claim, control_end, now)
         problem = find_problem(claim, memory)

@@ -211,7 +211,7 @@ def test_all_brokers_support_the_feature_level_which_never_falls(seed: int) -> N
 
 @attrs.define
 class RegistrationModel:
-    """The brokers of a cluster: what each has told, and what was ordered for it."""
+    """The brokers of a cluster: what each has sent, and what was ordered for it."""
 
     brokers: dict[str, RegisteredBroker]
     level: int = 0

@@ -147,8 +147,8 @@ def test_a_heard_start_is_trusted_unless_the_cluster_has_accepted_one_that_it_la
         cluster.state.applied = Offset(1)
         assert not cluster.known.is_trusted(STORE, "s1")
         cluster.known.record(STORE, StoreClaim(("s0", "s1"), applied, 7), cluster.now)
-        lacks = is_registered and applied < 1 and accepted == "s9"
-        assert cluster.known.is_trusted(STORE, "s1") is not lacks
+        is_outdated = is_registered and applied < 1 and accepted == "s9"
+        assert cluster.known.is_trusted(STORE, "s1") == (not is_outdated)
         assert not cluster.known.is_trusted(STORE, "s0"), "that one was not heard"
         assert cluster.known.counters == ({STORE: ("s1", 7)} if is_registered else {}), "strangers are not stored"
 

@@ -1,4 +1,4 @@
-"""Whether a wall clock is right, as far as those of the other brokers show."""
+"""Whether a wall clock is right, judged by those of the other brokers."""
 
 from __future__ import annotations
 

@@ -676,7 +676,7 @@ def test_a_replica_requests_votes_sooner_again_when_brokers_come_or_go() -> None
 
 
 def test_an_elected_replica_begins_its_epoch_as_soon_as_it_knows_all_epochs_that_votes_name() -> None:
-    """It waits for those that began epochs continue that it knows, too."""
+    """It also waits for the epochs that known ones continue."""
     between, end = LeaderAndEpoch(512, "c"), epoch_end(FIRST, 5)
     start = EpochStart("log", between, epoch_end(FIRST, 4), REPLICAS)
     for is_first in (True, False):
