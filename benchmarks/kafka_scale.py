@@ -5,7 +5,8 @@ for the disk before it acknowledges them. Each system is a process of its own; t
 
 - `first`: one record to each of 10,000 new logs in 2,500 topics, until all are acknowledged, with acks=all.
 - `topics`: 2,000 topics of five logs, created by one call. The mock cluster cannot do that.
-- `idle`: 500 clients that wait for records of a quiet topic, each with one Fetch request after the other.
+- `idle`: 500 clients that wait for records of a quiet topic, each with one Fetch request after the other. `trio` is a
+  server that only waits and answers: what Trio itself costs.
 - `memory`: the growth of resident memory during the second half of a million requests, nearly all for metadata.
 
     python benchmarks/kafka_scale.py [--tansu PROGRAM] [--rounds N] [--jobs JOB ...] [--systems SYSTEM ...]
@@ -32,7 +33,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dafka.kafka.protocol.frames import encode_request
 from dafka.kafka.protocol.messages.cluster import MetadataRequest
 from dafka.kafka.protocol.messages.logs import FetchPartition, FetchRequest, FetchTopic
-from kafka_systems import BROKERS, MOCK_LOGS, OTHERS, START_S, Measured, Served, serve
+from kafka_systems import BARE, BROKERS, MOCK_LOGS, OTHERS, START_S, Measured, Served, serve
 
 ANSWER_S = 300.0
 
@@ -104,7 +105,8 @@ def fetch_request(number: int) -> bytes:
 
 def measure_idle(served: Served) -> float:
     """Return the share of a core that a system uses while clients wait for records, in percent."""
-    create_topics(served, 1, MOCK_LOGS)
+    if served.name != BARE:
+        create_topics(served, 1, MOCK_LOGS)
     request = fetch_request(1)
     answered = 0
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -167,6 +169,10 @@ JOBS = {
 }
 
 
+def can_run(job: str, system: str) -> bool:
+    return job == "idle" if system == BARE else system != "mock" or job != "topics"
+
+
 def measure(job: str, system: str, tansu: str) -> Measured:
     with serve(system, tansu) as served:
         before = served.processor_s()
@@ -179,11 +185,11 @@ def main() -> None:
     parser.add_argument("--tansu", default="", help="the program tansu")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=[*JOBS])
-    parser.add_argument("--systems", nargs="+", choices=[*BROKERS, *OTHERS], default=[*BROKERS, *OTHERS])
+    parser.add_argument("--systems", nargs="+", choices=[*BROKERS, *OTHERS, BARE], default=[*BROKERS, *OTHERS, BARE])
     given = parser.parse_args()
     systems = [each for each in given.systems if each != "tansu" or given.tansu]
     for job in given.jobs:
-        able = [each for each in systems if job != "topics" or each != "mock"]
+        able = [each for each in systems if can_run(job, each)]
         found: dict[str, list[Measured]] = {system: [] for system in able}
         for _ in range(given.rounds):
             for system in able:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
@@ -21,6 +25,13 @@ BROKERS = {"filelog": "filelog:{folder}/log", "sqlite": "sqlite:{folder}/dafka.d
 
 OTHERS = ("mock", "tansu")
 """The systems that keep everything in memory."""
+
+BARE = "trio"
+"""A server that answers whatever it receives after a time, and does nothing else: what Trio itself costs."""
+
+BARE_WAIT_S = 0.5
+BARE_TICK_S = 0.01
+BARE_ANSWER = struct.pack(">i", 60) + bytes(60)
 
 MOCK_LOGS = 4
 """How many logs each topic of the mock cluster has."""
@@ -61,14 +72,34 @@ def _serve_mock() -> None:
     signal.pause()
 
 
+async def _serve_bare() -> None:
+    """Answer each piece of data after `BARE_WAIT_S`. All connections share one timer."""
+    waiting: deque[tuple[float, trio.lowlevel.Task]] = deque()
+
+    async def serve_client(client: trio.SocketStream) -> None:
+        while await client.receive_some(2**16):
+            waiting.append((trio.current_time() + BARE_WAIT_S, trio.lowlevel.current_task()))
+            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+            await client.send_all(BARE_ANSWER)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, serve_client, 0, host="127.0.0.1"))
+        print(f"127.0.0.1:{listener.socket.getsockname()[1]}", flush=True)
+        while True:
+            await trio.sleep(BARE_TICK_S)
+            while waiting and waiting[0][0] <= trio.current_time():
+                trio.lowlevel.reschedule(waiting.popleft()[1])
+
+
 @contextmanager
 def serve(system: str, tansu: str | None) -> Iterator[Served]:
     """Run a system during the block, once it answers. `tansu` is the program of Tansu."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with tempfile.TemporaryDirectory(prefix=".kafka-", dir=Path.cwd(), ignore_cleanup_errors=True) as folder:
-        if system == "mock":
-            program = [sys.executable, __file__]
+        prints_address = system in {"mock", BARE}
+        if prints_address:
+            program = [sys.executable, __file__, system]
         elif system == "tansu":
             url = f"tcp://{address}"
             program = [str(tansu), "broker", "--listener-url", url, "--advertised-listener-url", url]
@@ -82,12 +113,15 @@ def serve(system: str, tansu: str | None) -> Iterator[Served]:
         ):
             assert process.stdout is not None
             try:
-                address = process.stdout.readline().strip() if system == "mock" else address
-                AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=START_S)
+                address = process.stdout.readline().strip() if prints_address else address
+                if system != BARE:
+                    AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=START_S)
                 yield Served(system, address, process.pid)
             finally:
                 process.kill()
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == [BARE]:
+        trio.run(_serve_bare)
     _serve_mock()
