@@ -187,7 +187,7 @@ async def _read_within_memory(
     is returned only if it still fits; otherwise the client asks again.
     """
     answers = context.server.answers
-    granted = left = answers.grant(min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX))
+    granted = left = answers.grant(min(request.max_bytes, RESPONSE_BYTES_MAX))
     parts = []
     try:
         for each in wanted:
@@ -235,7 +235,7 @@ async def _read_log(
     if _is_urgent(part):
         return part
     end = stable if is_committed else log.high_watermark
-    limit = min(wanted.partition.partition_max_bytes, bytes_max)
+    limit = min(max(wanted.partition.partition_max_bytes, 1), bytes_max)  # 0 is for one batch at a time
     if limit <= 0 or offset >= end:
         return part
     offset_after = offset

@@ -240,7 +240,7 @@ async def _read_within_memory(
     is acquired. Return the memory that is missing then, else 0.
     """
     answers, shares = context.server.answers, context.broker.shares
-    granted = left = answers.grant(min(max(bytes_max, 0), RESPONSE_BYTES_MAX))
+    granted = left = answers.grant(min(bytes_max, RESPONSE_BYTES_MAX))
     with shares.delivering(wanted.member_id) as acquired:
         try:
             for part in parts.values():

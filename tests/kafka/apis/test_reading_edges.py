@@ -15,7 +15,7 @@ from dafka.broker.connections.uploads import SMALL_BYTES
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.storage.plugin_helpers import now_ms
-from tests.kafka.apis.door import Client, Door, open_door
+from tests.kafka.apis.door import Client, Door, Log, open_door
 from tests.kafka.apis.test_share_groups import set_group
 from tests.kafka.share_member import ShareMember
 from tests.waiting import poll_until
@@ -197,6 +197,45 @@ def test_responses_are_as_large_as_the_client_accepts_and_only_their_first_batch
     for count, expected in limits:
         found = client.ask_logs(ApiKey.FETCH, 11, {("a", 0): {}, ("b", 0): {}}, max_bytes=int(count * len(batch)))
         assert [len(found[each, 0]["records"]) // len(batch) for each in "ab"] == expected, count
+
+
+@pytest.mark.parametrize("door", ["memory:", "filelog:{}/log"], indirect=True)
+@pytest.mark.parametrize("version", [3, 4, 11])
+def test_whoever_accepts_no_bytes_gets_one_batch_at_a_time_as_with_one_byte(client: Client, version: int) -> None:
+    client.create_topics("t", logs=2)
+    batch = encode_batch(0, [bytes(100)], timestamps=1)
+    for number in (0, 1, 0, 1):
+        client.append("t", batch, number)
+
+    def fetch_within(whole: int, each: int) -> list[bytes]:
+        logs: dict[Log, dict[str, Any]] = {("t", number): {"partition_max_bytes": each} for number in (0, 1)}
+        return [part["records"] for part in client.ask_logs(ApiKey.FETCH, version, logs, max_bytes=whole).values()]
+
+    large = 10**6
+    for whole, each in ((0, large), (-1, large), (large, 0), (large, -1), (0, 0)):
+        found = fetch_within(whole, each)
+        assert found == fetch_within(max(whole, 1), max(each, 1)), (whole, each)
+        assert offsets_in(found[0]) == [0], (whole, each)
+
+
+def test_whoever_accepts_no_bytes_waits_for_records(door: Door, client: Client) -> None:
+    client.create_topics("t", logs=1)
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 0}
+    asked = {"topics": [{"topic": "t", "partitions": [part]}], "max_bytes": 0, "min_bytes": 1, "max_wait_ms": 10**7}
+    client.send(ApiKey.FETCH, 4, **asked)
+    with door.connect() as other:
+        other.append("t", encode_batch(0, [b"x"], timestamps=1))
+    (topic,) = client.receive_answer(ApiKey.FETCH, 4)["responses"]
+    assert offsets_in(topic["partitions"][0]["records"]) == [0]
+
+
+def test_a_member_of_a_share_group_that_accepts_no_bytes_gets_records(door: Door, client: Client) -> None:
+    client.create_topics("t", logs=1)
+    set_group(client, "g", share_auto_offset_reset="earliest")
+    client.append("t", encode_batch(0, [b"x"], timestamps=1))
+    member = ShareMember(door.servers, "g", "t", "m").join()
+    poll_until(lambda: bool(member.deliveries_in(member.fetch(max_bytes=0))))
+    member.client.socket.close()
 
 
 def test_a_batch_that_is_larger_than_the_memory_for_responses_is_delivered_alone() -> None:

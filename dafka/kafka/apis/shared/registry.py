@@ -79,11 +79,11 @@ class RequestContext:
     def limit_response(self, bytes_max: int) -> int:
         """Return how large a response with records can be: a larger one would make a client with a quota wait for long.
 
-        A single batch can be larger.
+        A single batch can be larger, whatever the client accepts: the size is at least 1.
         """
         meter, now = self.server.quota_meter, trio.current_time()
         window = meter.find_window(QuotaKey.CONSUMER_BYTE_RATE, self.user, self.header.client_id, now)
-        return int(min(bytes_max, max(window, 1)))
+        return int(max(min(bytes_max, window), 1))
 
     def spend_mutations(self, log_count: int) -> bool:
         """Charge the client for logs that it creates or deletes.
