@@ -56,7 +56,6 @@ from dafka.kafka.protocol.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
-    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
@@ -87,6 +86,28 @@ _KINDS = {
     SettingKind.LIST: _LIST,
     SettingKind.BOOLEAN: _BOOLEAN,
 }
+
+
+_NOT_CONFIGURED = Config()
+
+_FLAGS = {
+    TOPIC: {
+        each.name
+        for each in topic_settings.list_settings(Topic("", ""), _NOT_CONFIGURED)
+        if each.rule.kind is SettingKind.BOOLEAN
+    },
+    GROUP: {name for name, rule in GROUP_SETTINGS.items() if rule.kind is SettingKind.BOOLEAN},
+}
+"""The settings of topics and groups that are true or false."""
+
+
+def read_value(resource_type: int, name: str, value: str) -> str:
+    """Return the value of a setting in a request, as brokers keep it.
+
+    Kafka ignores spaces around it, and the case of a flag: many clients write `True`.
+    """
+    found = value.strip()
+    return found.lower() if name in _FLAGS.get(resource_type, ()) else found
 
 
 def list_settings(topic: Topic, config: Config) -> list[Setting]:
@@ -201,9 +222,6 @@ def _group_settings(context: RequestContext, group_id: str) -> list[Setting]:
     return found
 
 
-_NOT_CONFIGURED = Config()
-
-
 def _may(user: Permissions, operation: Operation, resource_type: int, name: str) -> bool:
     named = _NAMED_RESOURCES.get(resource_type)
     return user.allow(operation, ResourceType.CLUSTER) if named is None else user.allow(operation, named[0], name)
@@ -269,7 +287,7 @@ def _describe(
             documentation=each.text if request.include_documentation else None,
         )
         for each in settings
-        if names is None or each.name in names
+        if not names or each.name in names  # like Kafka, an empty list asks for all
     ]
     return DescribeConfigsResult(
         error_code=error,
@@ -292,7 +310,11 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
     """Replace all settings of topics and groups."""
     responses = []
     for each in request.resources:
-        settings = {config.name: config.value for config in each.configs if config.value is not None}
+        settings = {
+            config.name: read_value(each.resource_type, config.name, config.value)
+            for config in each.configs
+            if config.value is not None
+        }
         responses.append(await _change(context, each, settings, is_trial=request.validate_only))
     return AlterConfigsResponse(responses=responses)
 
@@ -309,31 +331,31 @@ async def alter_configs_incrementally(
         settings: dict[str, str] | None = None
         if each.resource_type == GROUP:
             own = context.broker.node.tables.state.group_settings.find(each.resource_name)
-            settings = _changed(own, {}, each.configs)
+            settings = _changed(each, own, {})
         elif (topic := context.broker.node.find_topic(each.resource_name)) is not None:
             listed = list_settings(topic, context.broker.config)
             lists = {setting.name: setting.value for setting in listed if setting.kind == _LIST}
-            settings = _changed(topic.settings, lists, each.configs)
+            settings = _changed(each, topic.settings, lists)
         responses.append(await _change(context, each, settings, is_trial=request.validate_only))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
 def _changed(
-    own: Mapping[str, str], lists: Mapping[str, str], changes: list[IncrementalAlterableConfig]
+    resource: IncrementalAlterConfigsResource, own: Mapping[str, str], lists: Mapping[str, str]
 ) -> dict[str, str] | None:
-    """Return own settings after changes; None if an operation is not possible for its setting.
+    """Return a resource's own settings after changes; None if an operation is not possible for its setting.
 
     `lists` has the values of the settings that are lists.
     """
     settings = dict(own)
-    for change in changes:
+    for change in resource.configs:
         operation, name = change.config_operation, change.name
         if operation == DELETE:
             settings.pop(name, None)
         elif change.value is None:
             return None
         elif operation == SET:
-            settings[name] = change.value
+            settings[name] = read_value(resource.resource_type, name, change.value)
         elif operation in {APPEND, SUBTRACT} and name in lists:
             edit = _append if operation == APPEND else _subtract
             settings[name] = ",".join(edit(_split(settings.get(name, lists[name])), _split(change.value)))

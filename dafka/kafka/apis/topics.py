@@ -11,7 +11,7 @@ from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import find_settings_problem
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_collisions, find_name_problem
-from dafka.kafka.apis.configs import list_settings
+from dafka.kafka.apis.configs import list_settings, read_value
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
 from dafka.kafka.apis.shared.authorization import (
     TOPIC_REFUSED,
@@ -26,6 +26,7 @@ from dafka.kafka.apis.shared.outdated import refuse_when_outdated
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.repeats import refuse_repeated
 from dafka.kafka.apis.shared.topic_ids import uuid_of
+from dafka.kafka.protocol.constants import TOPIC
 from dafka.kafka.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -63,7 +64,7 @@ async def _create(
     context: RequestContext, asked: CreatableTopic, request: CreateTopicsRequest, colliding: str
 ) -> CreatableTopicResult:
     node = context.broker.node
-    settings = {each.name: each.value for each in asked.configs if each.value is not None}
+    settings = {each.name: read_value(TOPIC, each.name, each.value) for each in asked.configs if each.value is not None}
     count = len(asked.assignments) if asked.assignments else asked.num_partitions
     count = context.broker.config.kafka.log_count if count == -1 else count
     replicas = max(asked.replication_factor, 0)

@@ -237,6 +237,34 @@ def test_settings_are_changed_beside_what_is_refused(
         assert topics_of(door) == (before if is_trial else expected)
 
 
+def test_spaces_around_values_and_the_case_of_flags_are_ignored_as_in_kafka(client: Client) -> None:
+    def described(kind: int, name: str) -> dict[str, str]:
+        asked = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+        (found,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[asked])["results"]
+        return {each["name"]: each["value"] for each in found["configs"] if each["config_source"] in {1, 8}}
+
+    given = {"preallocate": "True", "retention.ms": " 5000", "message.timestamp.type": "LogAppendTime\n"}
+    kept = {"preallocate": "true", "retention.ms": "5000", "message.timestamp.type": "LogAppendTime"}
+    (created,) = create(client, topic("n", settings=dict(given)))
+    assert (created["error_code"], described(TOPIC, "n")) == (NONE, kept)
+    names = {name: name.replace(".", "_") for name in given}
+    replaced = resource("one", **{names[name]: value for name, value in given.items()})
+    changed = resource("two", **{names[name]: (SET, value) for name, value in given.items()})
+    flag = "share_renew_acknowledge_enable"
+    for api, resources in (
+        (ApiKey.ALTER_CONFIGS, [replaced, resource("g", GROUP, **{flag: "FALSE "})]),
+        (ApiKey.INCREMENTAL_ALTER_CONFIGS, [changed, resource("h", GROUP, **{flag: (SET, "False")})]),
+    ):
+        found = client.ask(api, 1, resources=resources, validate_only=False)["responses"]
+        assert [each["error_code"] for each in found] == [NONE, NONE]
+    assert described(TOPIC, "one") == described(TOPIC, "two") == kept
+    assert described(GROUP, "g") == described(GROUP, "h") == {flag.replace("_", "."): "false"}
+    wrong = resource("one", compression_type=(SET, "Snappy"), preallocate=(SET, "yes"))
+    (refused,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[wrong], validate_only=False)["responses"]
+    assert refused["error_code"] == ErrorCode.INVALID_CONFIG
+    client.ask(ApiKey.ALTER_CONFIGS, 1, resources=[resource("g", GROUP), resource("h", GROUP)], validate_only=False)
+
+
 def test_settings_are_described_by_name(client: Client) -> None:
     def describe(kind: int, name: str, names: list[str] | None) -> tuple[int, dict[str, tuple[Any, ...]]]:
         asked = {"resource_type": kind, "resource_name": name, "configuration_keys": names}
@@ -257,6 +285,7 @@ def test_settings_are_described_by_name(client: Client) -> None:
     for kind, name in ((BROKER, "7"), (CLIENT_METRICS, "one"), (CLIENT_METRICS, "0"), (CLIENT_METRICS, "")):
         assert describe(kind, name, None) == (ErrorCode.INVALID_REQUEST, {})
     _, everything = describe(TOPIC, "one", None)
+    assert describe(TOPIC, "one", []) == (NONE, everything)
     assert {name: value for name, (value, source, _) in everything.items() if source == 1} == SETTINGS
     assert len(everything) > len(SETTINGS)
     assert describe(BROKER, "", ["num.partitions"]) == (NONE, {"num.partitions": (str(DEFAULT_LOGS), 4, True)})
