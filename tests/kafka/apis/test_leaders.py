@@ -229,11 +229,26 @@ async def test_readers_with_a_rack_are_sent_there_at_once(cluster: FakeCluster) 
 
 async def test_readers_of_a_lost_branch_learn_where_it_ended(cluster: FakeCluster) -> None:
     """The epoch 0 was left at offset 6, and nothing of the epoch 4 is in the log."""
-    for epoch, offset, expected in ((5, 10, None), (0, 6, None), (0, 7, (0, 6)), (4, 5, (0, 6)), (9, 5, (5, 10))):
+    for epoch, offset, expected in ((5, 10, None), (0, 6, None), (0, 7, (0, 6)), (4, 5, (0, 6))):
         part = await read(cluster, offset, last_fetched_epoch=epoch, wait_ms=60_000 if expected else 0)
         diverging = part["diverging_epoch"]
         assert (None if diverging is None else (diverging["epoch"], diverging["end_offset"])) == expected
         assert bool(part["records"]) == (expected is None and offset < 8)
+
+
+async def test_readers_of_a_deleted_topic_begin_elsewhere_in_the_next_one_of_its_name(cluster: FakeCluster) -> None:
+    """As in Kafka, no end is defined for an epoch after the last one, and an earlier one ends with the first one."""
+    assert await find_end(cluster, 9) == (NONE, -1, -1)
+    for epoch, error in ((5, NONE), (6, OUT_OF_RANGE), (9, OUT_OF_RANGE)):
+        part = await read(cluster, 5, last_fetched_epoch=epoch, wait_ms=60_000 if error else 0)
+        assert (part["error_code"], part["diverging_epoch"], bool(part["records"])) == (error, None, not error)
+    cluster.log.epochs = [(2, Offset(0)), (5, Offset(6))]
+    assert await find_end(cluster, 1) == (NONE, 1, 0)
+    assert (await read(cluster, 5, last_fetched_epoch=1))["diverging_epoch"] == {"epoch": 1, "end_offset": 0}
+    cluster.follow(SECOND)
+    cluster.log.leadership = attrs.evolve(cluster.log.leadership, is_follower_readable=True)
+    part = await read(cluster, 5, last_fetched_epoch=9)
+    assert (part["error_code"], part["diverging_epoch"]) == (ErrorCode.OFFSET_NOT_AVAILABLE, None)
 
 
 async def test_long_polls_end_when_the_leader_changes(cluster: FakeCluster) -> None:
@@ -285,7 +300,7 @@ async def test_sessions_of_others_are_replaced_when_they_have_been_idle(
 async def test_offsets_and_ends_have_their_epochs(cluster: FakeCluster) -> None:
     latest, earliest = await list_offset(cluster, LATEST), await list_offset(cluster, EARLIEST)
     assert [(each["offset"], each["leader_epoch"]) for each in (latest, earliest)] == [(8, 5), (0, 0)]
-    for epoch, expected in ((5, (5, 10)), (9, (5, 10)), (4, (0, 6)), (0, (0, 6)), (-1, (-1, -1))):
+    for epoch, expected in ((5, (5, 10)), (4, (0, 6)), (0, (0, 6)), (-1, (-1, -1))):
         assert await find_end(cluster, epoch) == (NONE, *expected)
 
 

@@ -46,12 +46,20 @@ def find_read_error(context: RequestContext, log: Log, epoch: int) -> ErrorCode:
 
 
 def find_epoch_end(log: Log, epoch: int) -> tuple[int, int] | None:
-    """Return the largest epoch of a log up to this one, and its end; None if there is none.
+    """Return the largest epoch of a log up to this one, and its end; None if that is undefined.
 
     The last epoch ends at the log end offset, not at the high watermark. After a restart, a leader must learn the high
     watermark again, and clients would consider existing records lost.
+
+    As in Kafka, it is undefined for an epoch after the last one. The client has read a log of this name that was
+    deleted since, and must begin at another offset. An epoch before all others ends where the first one begins. Neither
+    is the case where a log has branches: others can have such epochs.
     """
     found = log.end_of_epoch(epoch)
+    if log.divergences is None and epoch > log.epochs[-1][0]:
+        return None
+    if log.divergences is None and found is None and epoch >= 0:
+        return epoch, log.epochs[0][1]
     if found is not None and found[0] == log.epochs[-1][0]:
         return found[0], max(found[1], log.index.end_offset)
     return found
