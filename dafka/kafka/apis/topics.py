@@ -88,6 +88,11 @@ async def _create(
     if error:
         return CreatableTopicResult(name=asked.name, error_code=error, error_message=message)
     topic = node.find_topic(asked.name) or Topic(asked.name, "0", count, settings)
+    user = context.find_permissions()
+    if user is not None and not user.allow(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, asked.name):
+        return CreatableTopicResult(
+            name=asked.name, topic_id=uuid_of(topic), error_code=error, topic_config_error_code=TOPIC_REFUSED
+        )
     configs = [
         CreatableTopicConfigs(
             name=each.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False

@@ -24,6 +24,7 @@ from dafka.broker.core.acls import (
     PatternType,
     ResourceType,
 )
+from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.commands import Command, CreateAcls, DeleteAcls
 from dafka.kafka.protocol.apis import RESPONSES
 from dafka.kafka.protocol.constants import ApiKey
@@ -258,6 +259,25 @@ def test_a_fetch_that_waits_gets_no_records_once_they_may_no_longer_be_read(door
     found = logs_in(ApiKey.FETCH, plain(decode_response(frame, RESPONSES[ApiKey.FETCH], 11)))[log]
     assert (found["error_code"], b"secret" in frame) == (READ.error, False)
     door.permit(anne=NOTHING)
+
+
+def test_the_settings_of_a_new_topic_are_answered_to_those_who_may_see_them(door: Door, client: Client) -> None:
+    def acl(operation: Operation) -> Acl:
+        return Acl(ResourceType.TOPIC, "seen", "User:anne", operation, PatternType.PREFIXED)
+
+    create, describe = acl(Operation.CREATE), acl(Operation.DESCRIBE_CONFIGS)
+    asked = {"num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+    for name, acls in (("seen-not", [create]), ("seen", [create, describe])):
+        stand(door, *acls)
+        (found,) = client.ask(ApiKey.CREATE_TOPICS, 7, topics=[{"name": name, **asked}], timeout_ms=60_000)["topics"]
+        is_shown = describe in acls
+        assert (found["error_code"], bool(found["topic_id"].int)) == (0, True)
+        assert found["topic_config_error_code"] == (0 if is_shown else ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        assert (found["num_partitions"], found["replication_factor"]) == ((2, 1) if is_shown else (-1, -1))
+        assert bool(found["configs"]) is is_shown
+    stand(door, acl(Operation.DELETE))
+    client.ask(ApiKey.DELETE_TOPICS, 5, topic_names=["seen", "seen-not"], timeout_ms=60_000)
+    stand(door)
 
 
 def test_topic_is_created_by_asking_only_with_the_acl_to_create_it(tmp_path_factory: pytest.TempPathFactory) -> None:
