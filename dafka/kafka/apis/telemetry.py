@@ -1,6 +1,7 @@
 """GetTelemetrySubscriptions and PushTelemetry: this broker wants no metrics of clients.
 
-A client learns its id from the answer, asks again after five minutes, and sends nothing.
+A client learns its id from the answer, asks again after five minutes, and sends nothing. Later answers repeat the id,
+as in Kafka, since clients take over the id of each answer.
 """
 
 from __future__ import annotations
@@ -37,11 +38,10 @@ async def get_subscriptions(
 ) -> GetTelemetrySubscriptionsResponse:
     """Answer that no metrics are wanted, and give a client its id if it has none."""
     await trio.lowlevel.checkpoint()
-    is_new = request.client_instance_id == NIL
     compressions = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY)
     return GetTelemetrySubscriptionsResponse(
         error_code=ErrorCode.NONE,
-        client_instance_id=uuid.uuid4() if is_new else NIL,
+        client_instance_id=uuid.uuid4() if request.client_instance_id == NIL else request.client_instance_id,
         subscription_id=NO_METRICS,
         accepted_compression_types=[each.value for each in compressions],
         push_interval_ms=PUSH_INTERVAL_MS,

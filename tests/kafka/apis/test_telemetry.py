@@ -24,12 +24,12 @@ def door() -> Iterator[Door]:
         yield found
 
 
-def test_no_metrics_are_wanted_and_a_client_gets_an_id_once(client: Client) -> None:
+def test_no_metrics_are_wanted_and_a_client_gets_an_id_and_keeps_it(client: Client) -> None:
     first, second, third = (
         client.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=each) for each in (NIL, NIL, CLIENT)
     )
     assert len({NIL, first["client_instance_id"], second["client_instance_id"]}) == 3
-    assert third["client_instance_id"] == NIL
+    assert third["client_instance_id"] == CLIENT
     for found in (first, second, third):
         assert (found["error_code"], found["requested_metrics"]) == (ErrorCode.NONE, [])
         assert found["push_interval_ms"] == PUSH_INTERVAL_MS >= 60_000
