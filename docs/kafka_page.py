@@ -77,6 +77,7 @@ NOTES = {
     "`transaction.version` is 2 from the feature level 3 on, and `share.version` 1, from 4 on 2",
     ApiKey.DESCRIBE_QUORUM: "log 0 of `__cluster_metadata`: any broker answers with what the controller knows; brokers "
     "that do not vote are observers",
+    ApiKey.DESCRIBE_CLUSTER: "fenced brokers (KIP-1073) are dead ones that clients reached",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "no metrics are wanted: a client gets its id, and asks again in five minutes",
     ApiKey.PUSH_TELEMETRY: "metrics are discarded",
     ApiKey.UPDATE_FEATURES: "`metadata.version` is raised, and never lowered",

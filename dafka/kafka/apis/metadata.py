@@ -43,6 +43,7 @@ from dafka.kafka.protocol.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+    MetadataResponseBroker,
     MetadataResponseTopic,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
@@ -153,7 +154,10 @@ BROKERS, CONTROLLERS = 1, 2
 
 @handles(DescribeClusterRequest, permit_everyone)
 async def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Answer with the brokers advertised to clients. There are no controllers that clients reach apart from them."""
+    """Answer with the brokers advertised to clients, and with dead ones as fenced if they are asked for (KIP-1073).
+
+    There are no controllers that clients reach apart from them.
+    """
     cluster = context.view_cluster()
     if request.endpoint_type != BROKERS:
         is_known = request.endpoint_type == CONTROLLERS
@@ -165,17 +169,22 @@ async def describe_cluster(context: RequestContext, request: DescribeClusterRequ
             cluster_id="",
             brokers=[],
         )
+    fenced = cluster.list_fenced() if request.include_fenced_brokers else []
     return DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller,
-        brokers=[
-            DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
-            for each in cluster.nodes
-        ],
+        brokers=[_describe_broker(each) for each in cluster.nodes]
+        + [_describe_broker(each, is_fenced=True) for each in fenced],
         cluster_authorized_operations=list_operations(
             context, ResourceType.CLUSTER, is_asked=request.include_cluster_authorized_operations
         ),
+    )
+
+
+def _describe_broker(node: MetadataResponseBroker, *, is_fenced: bool = False) -> DescribeClusterBroker:
+    return DescribeClusterBroker(
+        broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack, is_fenced=is_fenced
     )
 
 

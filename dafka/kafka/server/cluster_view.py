@@ -55,6 +55,11 @@ class ClusterView:
         listed = {each.number for each in self.brokers.advertised()}.union(leaders)
         return [self._nodes[number] for number in sorted(listed) if number in self._nodes]
 
+    def list_fenced(self) -> list[MetadataResponseBroker]:
+        """Return the brokers that clients reached and that are not advertised now, mostly dead ones, by number."""
+        listed = {each.node_id for each in self.nodes}
+        return [self._nodes[number] for number in sorted(self._nodes.keys() - listed)]
+
     def find_node(self, address: str) -> MetadataResponseBroker | None:
         """Return the broker with an address; None if it is not known, or does not serve clients of Kafka."""
         number = self._numbers.get(address)

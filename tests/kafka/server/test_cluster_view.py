@@ -60,6 +60,17 @@ async def test_clients_learn_of_the_brokers_that_they_reach(cluster: FakeCluster
     assert nodes_in(await ask(cluster)) == NODES[:1]
 
 
+async def test_dead_brokers_are_shown_to_clients_that_ask_for_fenced_ones(cluster: FakeCluster) -> None:
+    for living, expected in (((SECOND, THIRD), [(0, False), (1, False)]), ((THIRD,), [(0, False), (1, True)])):
+        cluster.live(*living)
+        for is_asked in (False, True):
+            asked = {"include_cluster_authorized_operations": False, "include_fenced_brokers": is_asked}
+            found = await cluster.ask(ApiKey.DESCRIBE_CLUSTER, 2, **asked)
+            shown = expected if is_asked else [each for each in expected if not each[1]]
+            assert [(each["broker_id"], each["is_fenced"]) for each in found["brokers"]] == shown
+            assert nodes_in(found, "broker_id") == NODES[: len(shown)]
+
+
 async def test_clients_get_the_controller_or_another_broker_that_they_reach(cluster: FakeCluster) -> None:
     """The controller can be dead, not known, or have no listener for clients of Kafka."""
     cluster.broker.brokers.own = BrokerRegistration(address=OWN, number=3)
