@@ -108,6 +108,7 @@ NOT_SERVED = (
     ("CreateDelegationToken and the others for tokens (38-41)", "there are no tokens"),
     ("InitializeShareGroupState and the others of share states (83-87)", "brokers keep them by messages of their own"),
     ("StreamsGroupHeartbeat, StreamsGroupDescribe (88, 89)", "Kafka Streams uses the classic protocol of groups"),
+    ("WriteTxnMarkers (27)", "an administrator ends a transaction by fencing its producer, with InitProducerId"),
     ("AlterReplicaLogDirs (34)", "a broker has one storage"),
 )
 """The APIs of clients that are not served, and why. Those among brokers are not listed."""

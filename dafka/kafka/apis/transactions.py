@@ -52,6 +52,9 @@ from dafka.steady_clock import steady_now_ms
 
 _OWN_EPOCH_VERSION = 5
 
+_UNKNOWN_EPOCH = -1
+"""The epoch of the coordinator of a producer. Logs do not keep it, and idempotent producers have no coordinator."""
+
 
 def _authorize_producer(user: Permissions, _context: RequestContext, request: InitProducerIdRequest) -> Decision:
     """Require the permission for the transactional id; without an id, the one to write to any topic."""
@@ -271,7 +274,7 @@ def _describe_log(context: RequestContext, topic: str, number: int) -> Partition
             producer_epoch=each.producer_epoch,
             last_sequence=-1 if each.last_sequence is None else each.last_sequence,
             last_timestamp=each.last_timestamp_ms,
-            coordinator_epoch=0,
+            coordinator_epoch=_UNKNOWN_EPOCH,
         )
         if producer_id in begun:
             state.current_txn_start_offset = log.find_offset(begun[producer_id])

@@ -203,10 +203,10 @@ class History:
         for log in ((self.topic, 2), ("unknown", 0)):
             assert (found[log]["error_code"], found[log]["active_producers"]) == (UNKNOWN, [])
         for log, model in self.models.items():
-            names = ("producer_epoch", "last_sequence", "current_txn_start_offset")
+            names = ("producer_epoch", "last_sequence", "current_txn_start_offset", "coordinator_epoch")
             known = {each["producer_id"]: each for each in found[log]["active_producers"]}
             assert {number: [each[name] for name in names] for number, each in known.items()} == {
-                number: [epoch, sequence - 1, model.opened.get(number, -1)]
+                number: [epoch, sequence - 1, model.opened.get(number, -1), -1]
                 for (number, each), (epoch, sequence) in self.sequences.items()
                 if each == log
             }
