@@ -71,7 +71,8 @@ NOTES = {
     "cluster); salts of at least 12 bytes; not users in the broker's file; from the feature level 3 on",
     ApiKey.ELECT_LEADERS: "preferred leaders, which also lead again after `[broker] preferred_leader_after_ms`; no "
     "unclean elections, which would lose records",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics and groups",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics and groups; of a broker, settings are deleted, which changes nothing, "
+    "and not set, so `kafka-reassign-partitions.sh` works without `--throttle`",
     ApiKey.API_VERSIONS: "with the feature `metadata.version`: the [feature level]"
     "(../how-to/run-several-brokers.md#upgrade) of the cluster, whose levels have other numbers than Kafka's own; "
     "`transaction.version` is 2 from the feature level 3 on, and `share.version` 1, from 4 on 2",

@@ -259,7 +259,6 @@ def _describe(
     context: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     settings, error, message, is_read_only = list[Setting](), ErrorCode.NONE, None, True
-    own = context.broker.node.brokers.own
     if resource.resource_type == TOPIC:
         topic = context.broker.node.find_topic(resource.resource_name)
         if topic is None:
@@ -268,11 +267,10 @@ def _describe(
             settings, is_read_only = list_settings(topic, context.broker.config), False
     elif resource.resource_type == GROUP:
         settings, is_read_only = _group_settings(context, resource.resource_name), False
-    elif resource.resource_type == BROKER and resource.resource_name in {"", str(own.number)}:
+    elif resource.resource_type == BROKER and _is_own(context, resource.resource_name):
         settings = _broker_settings(context)
     else:
-        error = ErrorCode.INVALID_REQUEST
-        message = f"this broker, {own.number}, knows the settings of topics and groups and its own"
+        error, message = ErrorCode.INVALID_REQUEST, _explain_broker(context)
     names = resource.configuration_keys
     configs = [
         DescribeConfigsResourceResult(
@@ -296,6 +294,16 @@ def _describe(
         resource_name=resource.resource_name,
         configs=configs,
     )
+
+
+def _is_own(context: RequestContext, broker: str) -> bool:
+    """Return whether a broker is this one, or all of them are meant."""
+    return broker in {"", str(context.broker.node.brokers.own.number)}
+
+
+def _explain_broker(context: RequestContext) -> str:
+    number = context.broker.node.brokers.own.number
+    return f"this broker, {number}, knows the settings of topics and groups and its own"
 
 
 def _synonyms(setting: Setting) -> list[DescribeConfigsSynonym]:
@@ -332,6 +340,8 @@ async def alter_configs_incrementally(
         if each.resource_type == GROUP:
             own = context.broker.node.tables.state.group_settings.find(each.resource_name)
             settings = _changed(each, own, {})
+        elif each.resource_type == BROKER:
+            settings = _changed(each, {}, {})
         elif (topic := context.broker.node.find_topic(each.resource_name)) is not None:
             listed = list_settings(topic, context.broker.config)
             lists = {setting.name: setting.value for setting in listed if setting.kind == _LIST}
@@ -392,8 +402,10 @@ async def _change(
         error, message = ErrorCode.INVALID_REQUEST, "a setting is named more than once"
     elif resource.resource_type == GROUP:
         error, message = await _change_group(context, name, settings, is_trial=is_trial)
+    elif resource.resource_type == BROKER:
+        error, message = _change_broker(context, name, settings)
     elif resource.resource_type != TOPIC:
-        error, message = ErrorCode.INVALID_REQUEST, "only the settings of topics and groups can be changed"
+        error, message = ErrorCode.INVALID_REQUEST, _UNCHANGEABLE
     elif node.find_topic(name) is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif settings is None:
@@ -410,6 +422,19 @@ async def _change(
 
 
 _IMPOSSIBLE = "settings are set and deleted; lists can be appended to, too"
+
+
+_UNCHANGEABLE = "only the settings of topics and groups can be changed"
+
+
+def _change_broker(context: RequestContext, name: str, settings: dict[str, str] | None) -> tuple[ErrorCode, str | None]:
+    """Refuse settings of a broker. To delete some succeeds, as in Kafka for those that are not set.
+
+    When a reassignment has ended, Kafka's tools delete the limits of its rate on all brokers, even if it had none.
+    """
+    if not _is_own(context, name):
+        return ErrorCode.INVALID_REQUEST, _explain_broker(context)
+    return (ErrorCode.NONE, None) if settings == {} else (ErrorCode.INVALID_REQUEST, _UNCHANGEABLE)
 
 
 async def _change_group(

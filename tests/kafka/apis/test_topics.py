@@ -176,6 +176,9 @@ def resource(name: str, kind: int = TOPIC, /, **changes: Any) -> dict[str, Any]:
     return {"resource_type": kind, "resource_name": name, "configs": configs}
 
 
+UNLIMITED = "leader.replication.throttled.rate"
+"""A setting of brokers that Kafka's tools delete when a reassignment has ended."""
+
 REPLACED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
     (resource("one", retention_ms="7"), NONE, {"retention.ms": "7"}),
     (resource("one"), NONE, {}),
@@ -185,6 +188,8 @@ REPLACED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
     (resource("one", **{"retention_ms": "7", "retention.ms": "8"}), ErrorCode.INVALID_REQUEST, SETTINGS),
     (resource("unknown", retention_ms="7"), UNKNOWN, SETTINGS),
     (resource("0", BROKER, retention_ms="7"), ErrorCode.INVALID_REQUEST, SETTINGS),
+    (resource("0", BROKER, retention_ms=None), NONE, SETTINGS),
+    (resource("7", BROKER), ErrorCode.INVALID_REQUEST, SETTINGS),
     (resource("one", GROUP, retention_ms="7"), ErrorCode.INVALID_CONFIG, SETTINGS),
 ]
 CHANGED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
@@ -211,6 +216,11 @@ CHANGED: list[tuple[dict[str, Any], ErrorCode, dict[str, str]]] = [
     (resource("one", cleanup_policy=(APPEND, None)), ErrorCode.INVALID_CONFIG, SETTINGS),
     (resource("unknown", retention_ms=(SET, "7")), UNKNOWN, SETTINGS),
     (resource("0", BROKER, retention_ms=(SET, "7")), ErrorCode.INVALID_REQUEST, SETTINGS),
+    *((resource(each, BROKER, **{UNLIMITED: (DELETE, None)}), NONE, SETTINGS) for each in ("0", "")),
+    (resource("0", BROKER, **{UNLIMITED: (DELETE, None), "x": (SET, "1")}), ErrorCode.INVALID_REQUEST, SETTINGS),
+    (resource("0", BROKER, **{UNLIMITED: (SUBTRACT, "1")}), ErrorCode.INVALID_REQUEST, SETTINGS),
+    (resource("7", BROKER, **{UNLIMITED: (DELETE, None)}), ErrorCode.INVALID_REQUEST, SETTINGS),
+    (resource("0", CLIENT_METRICS, **{UNLIMITED: (DELETE, None)}), ErrorCode.INVALID_REQUEST, SETTINGS),
 ]
 
 
