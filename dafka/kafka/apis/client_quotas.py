@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType, normalize_host
@@ -79,6 +80,9 @@ def _read_filters(components: list[ComponentData]) -> dict[EntityType, Component
             )
         if each.match_type == MATCHES_NAME and not each.match:
             raise RefusedPartError(f"the name of the {kind.value} is missing")
+        if kind is EntityType.IP and each.match:
+            with suppress(ValueError):  # no quota has a name that is no address
+                each.match = normalize_host(each.match)
         found[kind] = each
     return found
 

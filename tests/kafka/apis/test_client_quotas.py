@@ -101,6 +101,16 @@ def test_what_is_set_is_shown_by_every_filter_that_selects_it(door: Door) -> Non
         assert describe(client) == {}
 
 
+def test_an_address_is_found_in_any_form(door: Door) -> None:
+    limits: dict[str, float | None] = {"connection_creation_rate": 7.0}
+    with door.connect() as client:
+        assert alter(client, ((("ip", "2001:DB8:0::1"),), limits)) == [(ErrorCode.NONE, None)]
+        for name, is_found in (("2001:DB8:0::1", True), ("2001:db8::1", True), ("2001:db8::2", False), ("a", False)):
+            expected = {(("ip", "2001:db8::1"),): limits} if is_found else {}
+            assert describe(client, ("ip", 0, name)) == expected, name
+        alter(client, ((("ip", "2001:db8::1"),), {"connection_creation_rate": None}))
+
+
 def test_what_is_no_quota_is_refused_by_itself(door: Door) -> None:
     user: Entity = (("user", "anne"),)
     wrong: list[tuple[Entity, dict[str, float | None], ErrorCode, str]] = [
