@@ -17,7 +17,7 @@ from dafka.broker.core.log.log import Log
 from dafka.errors import BatchError, StorageError
 from dafka.kafka.apis.fetch import RESPONSE_BYTES_MAX
 from dafka.kafka.apis.shared.acknowledgements import acknowledge, find_shared_log
-from dafka.kafka.apis.shared.authorization import GROUP_REFUSED, TOPIC_REFUSED, add_refused, may_use, split_unauthorized
+from dafka.kafka.apis.shared.authorization import GROUP_REFUSED
 from dafka.kafka.apis.shared.registry import Authorization, Decision, RequestContext, handles
 from dafka.kafka.apis.shared.topic_ids import id_of
 from dafka.kafka.protocol.constants import FINAL_EPOCH, INITIAL_EPOCH, RECORD_LIMIT
@@ -62,20 +62,16 @@ class _Part:
 
 
 def _authorize(response: type[ShareFetchResponse | ShareAcknowledgeResponse]) -> Authorization:
-    """Require the permission for the group, and `read` on the topics. Each fetch checks the topics of its session."""
+    """Require the permission for the group.
+
+    That to read a topic is required when its logs are found: a topic without it stays in the session, as in Kafka, so
+    that the client gets the error for what it acknowledges and in each response, and records once it may read.
+    """
 
     def authorize(
-        user: Permissions, context: RequestContext, request: ShareFetchRequest | ShareAcknowledgeRequest
+        user: Permissions, _context: RequestContext, request: ShareFetchRequest | ShareAcknowledgeRequest
     ) -> Decision:
-        if not user.may_use_group(request.group_id or ""):
-            return response(error_code=GROUP_REFUSED)
-        refused = split_unauthorized(request, "topics", lambda each: may_use(context, each, user.may_read))
-        add = add_refused(refused, "responses", TOPIC_REFUSED, current_leader=_NO_LEADER)
-        if add is None or request.topics:
-            return add
-        found = response()
-        add(found)
-        return found
+        return None if user.may_use_group(request.group_id or "") else response(error_code=GROUP_REFUSED)
 
     return authorize
 

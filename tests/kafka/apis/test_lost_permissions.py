@@ -13,6 +13,7 @@ from dafka import Config
 from dafka.batches import encode_batch
 from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.error_codes import ErrorCode
+from dafka.broker.core.groups.share.share_partition import AcknowledgeType
 from dafka.kafka.protocol.constants import ApiKey
 from dafka.steady_clock import steady_now_ms
 from tests.kafka.apis.door import Client, Door, open_door
@@ -76,6 +77,25 @@ def test_share_fetch_delivers_and_locks_nothing(door: Door, root: Client, permis
             assert errors_of(answer) == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         assert b"secret" not in repr(answer).encode()
         assert [each.value for each in other.deliveries_in(other.fetch(max_wait_ms=10**7))] == [b"secret"]
+
+
+def test_records_of_a_topic_without_permission_are_not_acknowledged_and_its_logs_stay_in_the_session(
+    door: Door, root: Client
+) -> None:
+    refused = {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    with share_member(door, "anne") as member:
+        root.append(TOPIC, encode_batch(0, [b"one", b"two"], timestamps=1))
+        one, two = (each.offset for each in member.deliveries_in(member.fetch(max_wait_ms=10**7)))
+        door.permit(anne=WITHOUT_TOPIC, root=EVERYTHING)
+        assert errors_of(member.acknowledge({0: {one: AcknowledgeType.ACCEPT}})) == refused
+        answer = member.fetch({0: {two: AcknowledgeType.ACCEPT}}, max_wait_ms=10**7)
+        assert errors_of(answer, "acknowledge_error_code") == errors_of(answer) == refused
+        assert errors_of(member.fetch(max_wait_ms=10**7)) == refused, "in each response"
+        door.permit(anne=EVERYTHING, root=EVERYTHING)
+        root.append(TOPIC, encode_batch(0, [b"three"], timestamps=1))
+        answer = member.fetch({0: {one: AcknowledgeType.ACCEPT}}, max_wait_ms=10**7)
+        assert errors_of(answer, "acknowledge_error_code") == errors_of(answer) == {0: ErrorCode.NONE}
+        assert [each.value for each in member.deliveries_in(answer)] == [b"three"]
 
 
 @pytest.fixture
