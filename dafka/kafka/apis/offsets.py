@@ -8,7 +8,7 @@ from dafka.broker.access.permissions import Permissions
 from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.topic_settings import drops_old_records
+from dafka.broker.core.metadata.topic_settings import drops_old_records, is_compacted
 from dafka.broker.core.positions import Offset
 from dafka.broker.log.reader import LogReader
 from dafka.errors import NotLeaderError, StorageError, TopicDeletedError
@@ -175,16 +175,17 @@ async def _delete_before(context: RequestContext, log: Log, offset: int) -> Erro
 
 @handles(DeleteRecordsRequest, require_each("topics", may(Operation.DELETE, ResourceType.TOPIC), low_watermark=-1))
 async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete the records of logs before an offset; -1 is the end."""
-    node = context.broker.node
+    """Delete the records of logs before an offset; -1 is the end. Topics that are only compacted refuse it."""
+    node, config = context.broker.node, context.broker.config
     topics = []
     for topic in request.topics:
         parts = []
+        found = node.find_topic(topic.name)
+        is_kept = found is not None and is_compacted(found, config) and not drops_old_records(found, config.store)
         for asked in topic.partitions:
             log = node.find_log(topic.name, asked.partition_index)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else find_leader_error(log)
-            found = node.find_topic(topic.name)
-            if found is not None and not error and not drops_old_records(found, context.broker.config.store):
+            if is_kept and not error:
                 error = ErrorCode.POLICY_VIOLATION
             if log is not None and not error:
                 offset = log.high_watermark if asked.offset == -1 else asked.offset

@@ -36,6 +36,7 @@ DEFAULT = RetentionPolicy(age_ms=100, bytes_max=200, records_max=300)
         ({}, False, DEFAULT),
         ({}, True, RetentionPolicy()),
         ({"cleanup.policy": "compact"}, False, RetentionPolicy()),
+        ({"cleanup.policy": "", "retention.ms": "1"}, True, RetentionPolicy()),
         ({"cleanup.policy": "delete"}, True, DEFAULT),
         ({"cleanup.policy": "compact,delete"}, False, DEFAULT),
         ({"retention.ms": "0", "retention.bytes": "7"}, False, RetentionPolicy(age_ms=0, bytes_max=7, records_max=300)),

@@ -65,11 +65,12 @@ def test_refused_records_are_named_from_version_8_on_and_none_is_stored(client: 
     assert produce(client, "compacted", 8, good)["error_code"] == NONE
 
 
-def test_only_topics_that_drop_records_lose_them_to_clients(client: Client) -> None:
+def test_clients_delete_records_unless_a_topic_is_only_compacted(client: Client) -> None:
     for name, policy, error in [
         ("both", "compact,delete", NONE),
         ("only", "compact", ErrorCode.POLICY_VIOLATION),
         ("deleted", "delete", NONE),
+        ("kept", "", NONE),
     ]:
         client.create_topics(name, cleanup_policy=policy)
         client.append(name, encode_batch(0, [b"a", b"b"], keys=[b"a", b"b"], timestamps=0))

@@ -106,9 +106,9 @@ _RULES = {
     "cleanup.policy": SettingRule(
         SettingKind.LIST,
         lambda _: DELETE,
-        lambda value: set(_split(value)) in ({DELETE}, {COMPACT}, {DELETE, COMPACT}),
-        f"'{DELETE}', '{COMPACT}' or '{COMPACT},{DELETE}'",
-        "Whether old records are deleted, and whether only the last record of each key is kept.",
+        lambda value: not value or set(_split(value)) <= {DELETE, COMPACT},
+        f"'{DELETE}', '{COMPACT}', '{COMPACT},{DELETE}', or nothing",
+        "Whether old records are deleted, and whether only the last record of each key is kept; nothing keeps all.",
     ),
     "compression.gzip.level": SettingRule(
         _INT,
@@ -300,7 +300,7 @@ def is_compacted(topic: Topic, config: Config) -> bool:
 
 
 def drops_old_records(topic: Topic, config: StoreConfig) -> bool:
-    """Return whether retention applies to a topic, and clients may delete its first records."""
+    """Return whether retention applies to a topic."""
     return DELETE in _split(_cleanup_policy(topic, config))
 
 

@@ -26,8 +26,8 @@ VALUES: dict[str, tuple[SettingKind, list[str], list[str]]] = {
     "availability": (SettingKind.STRING, ["majority", "branch"], ["", "Majority", "both"]),
     "cleanup.policy": (
         SettingKind.LIST,
-        ["delete", "compact", "compact,delete", "delete, compact"],
-        ["", "compact,", "compact,other", "none"],
+        ["delete", "compact", "compact,delete", "delete, compact", ""],
+        [" ", "compact,", "compact,other", "none"],
     ),
     "compression.gzip.level": (SettingKind.INT, ["-1", "1", "9"], ["0", "10", "-2"]),
     "compression.lz4.level": (SettingKind.INT, ["1", "9", "17"], ["0", "18", "-1"]),
@@ -185,6 +185,7 @@ def test_a_topic_has_the_settings_of_the_broker_unless_it_has_its_own() -> None:
         ("compact", False, True),
         ("compact,delete", False, True),
         ("delete, compact", False, True),
+        ("", True, False),
     ],
 )
 def test_a_topic_is_compacted_if_it_or_the_broker_says_so(policy: str | None, configured: bool, expected: bool) -> None:
@@ -192,7 +193,7 @@ def test_a_topic_is_compacted_if_it_or_the_broker_says_so(policy: str | None, co
     topic = Topic("orders", "1D", settings={} if policy is None else {"cleanup.policy": policy})
     assert is_compacted(topic, config) == expected
     shown = {each.name: each.value for each in list_settings(topic, config)}["cleanup.policy"]
-    assert shown == (policy or ("compact" if configured else "delete"))
+    assert shown == (("compact" if configured else "delete") if policy is None else policy)
 
 
 def test_who_may_write_and_how_many_replicas_must_be_in_sync() -> None:
