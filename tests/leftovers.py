@@ -31,10 +31,10 @@ from tests.process_globals import Globals
 GRACE_S = 30.0
 """Seconds that what was told to end may take. Only a test that leaves something waits."""
 
-CLOSING_CLIENT = "librdkafka closes"
+STUCK_CLIENT = "librdkafka waits"
 """The name of a thread that closes a consumer of librdkafka."""
 
-KEPT_THREADS = ("Trio thread", CLOSING_CLIENT)
+KEPT_THREADS = ("Trio thread", STUCK_CLIENT)
 """What the names of threads begin with that may stay.
 
 Trio keeps idle ones for later, for some seconds. In librdkafka, two threads can wait for each other for ever.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from random import Random
-from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.broker.cluster.traffic import DEADLINE_S, QUICK, Client, Records, close
+from tests.broker.cluster.traffic import DEADLINE_S, QUICK, Client, Records, await_client, close
 
 READER = {**QUICK, "enable.auto.commit": False, "fetch.wait.max.ms": 500, "fetch.error.backoff.ms": 50}
 
@@ -180,10 +179,14 @@ class Member(Client):
 
     def _commit(self, consumer: Consumer, positions: dict[int, int]) -> None:
         offsets = [TopicPartition(self._group.topic, log, each) for log, each in positions.items()]
-        try:
-            answers: list[Any] = consumer.commit(offsets=offsets, asynchronous=False)
-        except KafkaException:
-            return
-        for each in answers:
+
+        def commit() -> list[TopicPartition]:
+            try:
+                answers: list[TopicPartition] = consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException:
+                return []
+            return answers
+
+        for each in await_client(commit) or ():
             if each.error is None:
                 self._group.note_commit(each.partition, each.offset)

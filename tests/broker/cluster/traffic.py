@@ -6,11 +6,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.leftovers import CLOSING_CLIENT
+from tests.leftovers import STUCK_CLIENT
 
 TOPIC = "orders"
 
@@ -141,13 +142,21 @@ def find_problems(traffic: Traffic, logs: list[Records]) -> list[str]:
 
 
 def close(consumer: Consumer) -> None:
-    """Close a consumer, or leave it to a thread of its own.
+    """Close a consumer, or leave it to a thread of its own."""
+    await_client(consumer.close)
 
-    Two threads of librdkafka can wait for each other for ever while a consumer is closed and a broker is away.
+
+def await_client(call: Callable[[], Any], wait_s: float = CLOSING_S) -> Any:
+    """Return what a call of a client returns; None if it takes too long, and is left to a thread of its own.
+
+    Threads of librdkafka can wait for each other for ever while a consumer is closed, or finds the leader of a log, and
+    a broker is away.
     """
-    closing = threading.Thread(target=consumer.close, name=CLOSING_CLIENT, daemon=True)
-    closing.start()
-    closing.join(CLOSING_S)
+    found: list[Any] = []
+    calling = threading.Thread(target=lambda: found.append(call()), name=STUCK_CLIENT, daemon=True)
+    calling.start()
+    calling.join(wait_s)
+    return found[0] if found else None
 
 
 def read_logs(servers: str, topic: str, logs: int, isolation: str = "read_committed") -> list[Records]:
