@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import operator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,26 +13,21 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.broker import Broker
-from dafka.broker.coordinator import share_partitions, share_reads
+from dafka.broker.coordinator import share_reads
 from dafka.broker.coordinator.coordinator_shard import CoordinatorError
 from dafka.broker.coordinator.led_share_partition import LedSharePartition
 from dafka.broker.coordinator.share_reads import ShareRead
-from dafka.broker.coordinator.share_store import ShareStateAnswer, ShareStore, WriteShareState
+from dafka.broker.coordinator.share_store import ShareStateAnswer, WriteShareState
 from dafka.broker.core.coordination.state_records import StateRecord
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.members import ShareHeartbeatRequest
-from dafka.broker.core.groups.share.runs import RecordState
 from dafka.broker.core.groups.share.share_partition import (
-    DEFAULT_LIMITS,
     Acknowledgement,
     AcknowledgeType,
-    AcquiredRange,
 )
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.commands import AlterGroupSettings
 from dafka.broker.core.metadata.log_replicas import LogKey
 from dafka.broker.interbroker.messenger import Message
-from dafka.broker.log.durable_waits import DURABLE_S
 from dafka.errors import NotLeaderError, StorageError
 from tests.broker.coordinator.brokers import Brokers, open_brokers
 from tests.broker.coordinator.test_several_brokers import NAMES, find_leader, led_log, named, open_orders
@@ -145,7 +140,7 @@ async def test_a_member_that_wants_few_records_has_few_read(
         assert sum(sizes) <= (2000 if is_exact else 3 * share_reads.READ_BYTES)
 
 
-async def test_an_acknowledgement_waits_until_the_coordinator_has_committed_it(
+async def test_an_acknowledgement_waits_until_the_coordinator_has_committed_it_and_has_its_lease(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_orders() as brokers:
@@ -166,7 +161,11 @@ async def test_an_acknowledgement_waits_until_the_coordinator_has_committed_it(
                     await broker.shares.wait_written([served])
                 assert waiting.cancelled_caught
                 assert held
-            put(held)
+                patch.setattr(shard._leases, "holds_lease", partial(operator.is_, served.log))
+                put(held)
+                with trio.move_on_after(20) as waiting:
+                    await broker.shares.wait_written([served])
+                assert waiting.cancelled_caught
             assert not await broker.shares.wait_written([served])
 
 
@@ -206,119 +205,6 @@ async def test_a_write_that_arrives_after_its_coordinator_has_changed_overwrites
         assert states is not None
         assert [each.start_offset for each in states.values()] == [2]
         assert answer.error_code is ErrorCode.NOT_COORDINATOR
-
-
-async def test_acknowledgements_are_waited_for_together(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_orders() as brokers:
-        broker, log = led_log(brokers)
-        found = list[LedSharePartition]()
-        for group in GROUPS:
-            await join(brokers, group)
-            found.append((await load(brokers, group))[1])
-        assert await append(broker, log, b"x")
-
-        async def write(*_: object) -> None:
-            await trio.sleep_forever()
-
-        monkeypatch.setattr(ShareStore, "write", write)
-        for served in found:
-            assert (await broker.share_reader.read(served, READ, 2**20)).ranges
-            said = [Acknowledgement(0, 1, AcknowledgeType.ACCEPT)]
-            assert broker.shares.acknowledge(served, "m", said) is ErrorCode.NONE
-        begun = trio.current_time()
-        uncertain = await broker.shares.wait_written(found)
-        assert uncertain == dict.fromkeys(found, ErrorCode.KAFKA_STORAGE_ERROR)
-        assert trio.current_time() - begun < 2 * DURABLE_S
-
-
-async def test_what_a_member_has_is_counted_and_released_in_its_group_only(autojump_clock: MockClock) -> None:
-    async with open_orders() as brokers:
-        groups, found = GROUPS[:2], list[LedSharePartition]()
-        for group in groups:
-            await join(brokers, group)
-            broker, served = await load(brokers, group)
-            found.append(served)
-        assert await append(broker, found[0].log, b"x", b"y", b"z")
-        for served in found:
-            assert (await broker.share_reader.read(served, READ, 2**20)).record_count == 3
-        acquired = RecordState.ACQUIRED
-        assert broker.shares.count_records() == {(group, acquired): 3 for group in groups}
-        broker.shares.release(groups[0], "another")
-        broker.shares.release(groups[0], READ.member_id)
-        assert broker.shares.count_records() == {(groups[1], acquired): 3}
-        assert (await broker.share_reader.read(found[0], READ, 2**20)).record_count == 3
-        assert (await broker.share_reader.read(found[1], READ, 2**20)).record_count == 0
-
-
-async def test_a_leader_without_its_lease_does_not_deliver(autojump_clock: MockClock) -> None:
-    async with open_orders() as brokers:
-        broker, _ = led_log(brokers)
-        group = await named(brokers, broker, is_here=False)
-        await join(brokers, group)
-        _, served = await load(brokers, group)
-        assert broker.shares.holds_lease(served)
-        (own,) = (name for name, each in brokers.running.items() if each is broker)
-        for other in brokers.running.keys() - {own}:
-            brokers._cluster.cut(own, other)
-        others = [each for each in brokers.running.values() if each is not broker]
-        await wait_for(lambda: any(_leads(each) for each in others))
-        assert not broker.shares.holds_lease(served)
-
-
-def _leads(broker: Broker) -> bool:
-    log = broker.node.find_log("orders", 0)
-    return log is not None and log.leadership.is_led
-
-
-@pytest.fixture
-def mock_steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (share_partitions, share_reads):
-        monkeypatch.setattr(module, "steady_now_ms", lambda: int(trio.current_time() * 1000))
-
-
-@pytest.mark.usefixtures("mock_steady_clock")
-async def test_locks_expire(autojump_clock: MockClock) -> None:
-    async with open_orders() as brokers:
-        await join(brokers, GROUPS[0])
-        broker, served = await load(brokers, GROUPS[0])
-        assert await append(broker, served.log, b"x")
-        with suppress(BrokenPipeError), broker.shares.delivering("m") as acquired:  # it does not count
-            acquired[served] = (await broker.share_reader.read(served, READ, 2**20)).ranges
-            raise BrokenPipeError
-        for count in range(1, DEFAULT_LIMITS.delivery_count_max + 1):
-            (found,) = (await broker.share_reader.read(served, READ, 2**20)).ranges
-            assert found.delivery_count == count
-            assert not (await broker.share_reader.read(served, READ, 2**20)).ranges
-            with broker.node.watchers.watching([served.log]) as advanced:
-                begun = trio.current_time()
-                while served.partition is not None and served.partition.next_deadline_ms() is not None:
-                    await advanced.wait()
-                    await trio.sleep(0.01)
-                assert trio.current_time() - begun <= DEFAULT_LIMITS.lock_ms / 1000 + 2
-        assert not await broker.shares.wait_written([served])
-        assert served.partition is not None
-        assert served.partition.start_offset == 1
-
-
-@pytest.mark.usefixtures("mock_steady_clock")
-async def test_a_lock_of_a_shorter_duration_expires_before_earlier_ones(autojump_clock: MockClock) -> None:
-    async with open_orders() as brokers:
-        await join(brokers, GROUPS[0])
-        broker, served = await load(brokers, GROUPS[0])
-        assert await append(broker, served.log, b"x", b"y")
-        one = attrs.evolve(READ, records_max=1)
-        assert (await broker.share_reader.read(served, one, 2**20)).ranges
-        await broker.node.admin.change(AlterGroupSettings(GROUPS[0], {"share.record.lock.duration.ms": "15000"}))
-        await wait_for(lambda: broker.shares.settings_of(GROUPS[0]).limits.lock_ms == 15_000)
-        assert (await broker.share_reader.read(served, one, 2**20)).ranges
-        found: Sequence[AcquiredRange] = ()
-        with trio.fail_after(17):
-            while not found:
-                await trio.sleep(0.5)
-                found = (await broker.share_reader.read(served, READ, 2**20)).ranges
-        assert [tuple(each) for each in found] == [(1, 2, 2)]
 
 
 @attrs.define
