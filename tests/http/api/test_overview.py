@@ -7,6 +7,7 @@ import http.client
 import re
 from collections import Counter
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,12 +25,13 @@ from dafka.http.api.console import FOLDER
 from dafka.http.api.nodes import Connection, find_connections
 from dafka.http.api.overview import LAG_MAX, _find_problems, describe_overview, find_survey_problems
 from dafka.http.api.settings import describe_config
-from dafka.http.api.storage import hide_password
+from dafka.http.api.storage import ColdTier, hide_password
 from dafka.http.server.storage_state import StorageUsage
 from dafka.http.server.throughput import Totals
 from dafka.protocol.observer import cluster_survey as survey
 from dafka.protocol.observer.cluster_survey import HolderView, NodeState, NodeView, PartitionView, TowerView
 from dafka.records import Partition
+from dafka.storage import HasColdTier
 from tests.http.api.test_brokers import make_request
 from tests.http.running import DEADLINE_S, SharedWeb, open_web, publish_as_node, wait_answer
 
@@ -183,6 +185,12 @@ async def test_the_cold_tier_is_described(tmp_path: Path) -> None:
         assert found["cold"]["place"] == f"file://{tmp_path}/bucket"
         assert found["cold"]["records"] > 0
         assert (found["cold"]["damaged"], found["cold"]["trouble"]) == (0, "")
+        storage = web.broker.node.inventory.storage
+        assert isinstance(storage, HasColdTier)
+        tier = storage.tier_statistics()
+    for request, move in product(("", "unreachable"), ("", "full")):
+        troubled = ColdTier.of_tier(attrs.evolve(tier, segments=7, request_error=request, move_error=move))
+        assert (troubled.objects, troubled.trouble) == (7, request or move)
 
 
 async def test_settings_have_their_values_and_descriptions() -> None:

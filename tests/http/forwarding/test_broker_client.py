@@ -201,6 +201,9 @@ async def test_a_broker_with_tls_is_reached_only_if_both_prove_what_they_must(tm
         (named, strict, "localhost", {"n": 1}),
         (named.with_broker(tls_ca=ca), strict, "localhost", {"n": 1}),
         (trusting, strict, "localhost", "BrokerError"),
+        (trusting.with_clients(tls_certificate=str(certificate)), strict, "localhost", "BrokerError"),
+        (named.with_clients(tls_certificate=""), tls, "localhost", {"n": 1}),
+        (named.with_broker(tls_ca=str(other.path)), tls, "localhost", "BrokerError"),
     ]
     for config, context, host, expected in cases:
         async with open_server(FIRST, config=config, tls=context, host=host) as (_, client, broker):
