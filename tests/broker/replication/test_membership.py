@@ -104,6 +104,20 @@ async def test_brokers_of_other_clusters_are_seen_and_warned_of_once(
     assert membership.seen() == []
 
 
+async def test_what_the_cluster_has_agreed_about_a_broker_wins_over_what_it_says_itself() -> None:
+    membership, _ = make_membership(BrokerRegistration(address="a", number=0))
+    for is_draining in (False, True, False):
+        membership._state.brokers["b"] = SimpleNamespace(store_id="b", number=4, is_draining=is_draining)
+        for change in (lambda: membership.learn(BrokerRegistration(address="b", rack="x")), membership.apply_state):
+            change()
+            found = membership._brokers.find("b")
+            assert (found.number, found.is_draining, found.rack) == (4, is_draining, "x")
+    membership._state.forgotten_ids.add("b")
+    del membership._state.brokers["b"]
+    membership.apply_state()
+    assert membership._brokers.find("b") is None
+
+
 async def test_the_registration_of_a_broker_is_stored_and_reaches_the_others(autojump_clock: MockClock) -> None:
     async with open_virtual_cluster() as cluster:
         first, other = await cluster.start("A", "B", rack="here")
