@@ -219,23 +219,27 @@ class Controller:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._trim)
-            was_active = False
+            begun_epoch: int | None = None
             while True:
-                is_active = self.is_active
-                if is_active and not was_active:
-                    self._planner.begin()
-                was_active = is_active
+                log, is_active = self._metadata.log, self.is_active
+                epoch = log.leadership.epoch if log is not None and is_active else None
+                if epoch != begun_epoch:
+                    begun_epoch = epoch
+                    self._begin_epoch()
                 if is_active:
                     self._open()
                     self._close_topics()
                     self._plan()
                     self._agree_on_snapshots()
-                else:
-                    self._closing.clear()
-                    self._snapshot_offset = 0
                 is_busy = is_active and (not self._state.is_open or bool(self._closing))
                 with trio.move_on_after(MANAGE_S if is_busy or not self._state.is_open else IDLE_S):
                     await self._metadata.wait_changed()
+
+    def _begin_epoch(self) -> None:
+        """Forget what was ordered in an earlier epoch of the controller: those commands may never be committed."""
+        self._planner.begin()
+        self._closing.clear()
+        self._snapshot_offset = 0
 
     def _open(self) -> None:
         """Change voters, and open the cluster when as many brokers have joined as it begins with, and enough vote."""
