@@ -10,7 +10,7 @@ from contextlib import suppress
 import trio
 
 from dafka.broker.core.log.log import Log
-from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
+from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr, share_replicas
 from dafka.broker.core.positions import OFFSET_MAX, Offset, RecordSequence
 from dafka.broker.core.replication.records import EpochEnd, EpochStart, LeaderAndEpoch
 from dafka.broker.core.replication.replicated_logs import LogAction, ReplicatedLog
@@ -164,9 +164,10 @@ class LedLogs:
         presumed_leader = "" if leader or replica.is_quorum_active else epoch.leader
         learners = replica.latest.learners
         in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in learners)
+        replicas = share_replicas(replica.preference.rank(replica.replicas))  # Kafka's tools prefer the first one
         is_readable = self._has_racks if is_led else self.is_followed(log, epoch)
         found = LeaderAndIsr(
-            leader, epoch.epoch, is_led, replica.replicas, in_sync, is_readable, presumed_leader, learners
+            leader, epoch.epoch, is_led, replicas, in_sync, is_readable, presumed_leader, learners
         )
         if is_led:  # a follower does not notify readers
             self._show_acknowledged(state, log)

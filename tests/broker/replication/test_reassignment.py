@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from trio.testing import MockClock
@@ -71,3 +72,15 @@ async def test_the_preferred_replica_leads_when_it_is_asked_for(autojump_clock: 
         assert await elections[asked].elect_preferred(cluster.log(asked), 10) == ErrorCode.NONE
         assert cluster.leader() == "A"
         assert cluster.leader("orders", 1) == "B"
+
+
+async def test_all_brokers_name_the_preferred_replica_first(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", "ABC") as cluster:
+        for order in ("CAB", "BCA"):
+            replicas = tuple(each * 32 for each in order)
+            await cluster.brokers["A"].admin.change_replicas(cluster.log("A"), replicas)
+            await wait_for(partial(is_named_by_all, cluster, replicas))
+
+
+def is_named_by_all(cluster: VirtualCluster, replicas: tuple[str, ...]) -> bool:
+    return all(cluster.log(each).leadership.replicas == replicas for each in "ABC")
