@@ -166,9 +166,7 @@ class LedLogs:
         in_sync = tuple(each for each in replica.in_sync(within_s=IN_SYNC_S) if each not in learners)
         replicas = share_replicas(replica.preference.rank(replica.replicas))  # Kafka's tools prefer the first one
         is_readable = self._has_racks if is_led else self.is_followed(log, epoch)
-        found = LeaderAndIsr(
-            leader, epoch.epoch, is_led, replicas, in_sync, is_readable, presumed_leader, learners
-        )
+        found = LeaderAndIsr(leader, epoch.epoch, is_led, replicas, in_sync, is_readable, presumed_leader, learners)
         if is_led:  # a follower does not notify readers
             self._show_acknowledged(state, log)
         if replica.availability is Availability.BRANCH and (is_led or is_readable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 from dafka.broker.broker import Broker
@@ -13,7 +14,7 @@ from dafka.broker.core.metadata.features import FIRST_LEVEL
 from dafka.broker.core.replication.records import NO_EPOCH, EpochStart
 from dafka.broker.node import BrokerNode
 from dafka.config.settings import BROKER_NUMBER_MAX
-from dafka.errors import ConfigError
+from dafka.errors import ConfigError, RefusedChangeError
 from dafka.http.api.registry import RequiredPermission, Route
 from dafka.http.logs.log_access import find_logs
 from dafka.http.server.documents import Count, Document, doc
@@ -230,7 +231,14 @@ def find_broker(request: Request) -> BrokerRegistration:
 
 async def _set_draining(request: Request, *, is_draining: bool) -> ClusterBroker:
     node, found = request.broker.node, find_broker(request)
-    await node.admin.set_draining(found.address, is_draining=is_draining, ordered_by=request.requester)
+    drain = partial(node.admin.set_draining, is_draining=is_draining, ordered_by=request.requester)
+    try:
+        await drain(found.address)
+    except RefusedChangeError:
+        successor = find_broker(request)
+        if successor.address == found.address:
+            raise
+        await drain(successor.address)  # meanwhile, a broker with a new store has got the number
     return next(each for each in describe_brokers(request.broker) if each.number == found.number)
 
 

@@ -249,6 +249,13 @@ def is_websocket_route(head: Head) -> bool:
     return head.method == "GET" and any(each.is_websocket and each.match(head.segments) == {} for each in ROUTES)
 
 
+_REFUSED: dict[int, str] = {
+    ErrorCode.BROKER_ID_NOT_REGISTERED: "broker_not_found",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "topic_exists",
+}
+"""The errors of changes of the cluster that have a name of their own."""
+
+
 async def answer_request(request: Request) -> AnyResponse:
     """Return the response to a request; for an error, the response that describes it."""
     try:
@@ -256,8 +263,8 @@ async def answer_request(request: Request) -> AnyResponse:
     except WebError as error:
         return respond_error(error)
     except ConfigError as error:
-        is_taken = isinstance(error, RefusedChangeError) and error.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-        return respond_error(WebError("topic_exists" if is_taken else "bad_request", str(error)))
+        refused = _REFUSED.get(error.error_code) if isinstance(error, RefusedChangeError) else None
+        return respond_error(WebError(refused or "bad_request", str(error)))
     except NoControllerError as error:
         return respond_error(WebError("controller_unavailable", str(error)))
     except StorageError as error:

@@ -26,7 +26,7 @@ from dafka.broker.core.metadata.leader_and_isr import LeaderAndIsr
 from dafka.broker.core.metadata.outcome import Outcome
 from dafka.broker.core.positions import Offset
 from dafka.broker.core.replication.records import NO_EPOCH_END, EpochStart, LeaderAndEpoch
-from dafka.errors import ConfigError, NoControllerError
+from dafka.errors import ConfigError, NoControllerError, RefusedChangeError
 from dafka.http.api import brokers as routes
 from dafka.http.api import cluster, removal
 from dafka.text import counted
@@ -271,6 +271,32 @@ async def test_each_broker_of_the_cluster_can_be_drained_at_any_broker() -> None
             assert (found if isinstance(found, str) else found.address) == expected, text
             asked = mock_call(expected, is_draining=action == "drain", ordered_by="anne")
             assert drain.mock_calls == ([] if isinstance(found, str) else [asked])
+
+
+async def test_a_number_is_drained_that_another_store_gets_meanwhile() -> None:
+    gone = RefusedChangeError("there is no such broker", ErrorCode.BROKER_ID_NOT_REGISTERED)
+    for successor, expected in ((ADDRESSES[2], None), (ADDRESSES[1], gone)):
+        request = make_request(["up"] * 3, [], arguments={"number": "11"})
+        node, asked = request.broker.node, list[str]()
+        after = attrs.evolve(node.brokers.find_number(11), address=successor)
+
+        async def drain(
+            address: str, *, node: Any = node, asked: list[str] = asked, after: Any = after, **_: object
+        ) -> None:
+            await trio.lowlevel.checkpoint()
+            asked.append(address)
+            if len(asked) == 1:
+                node.brokers.find_number = lambda _: after
+                raise gone
+
+        node.admin.set_draining = drain
+        if expected is None:
+            await routes.drain_broker(request)
+            assert asked == [ADDRESSES[1], successor]
+        else:
+            with pytest.raises(RefusedChangeError):
+                await routes.drain_broker(request)
+            assert asked == [ADDRESSES[1]]
 
 
 async def test_the_replicas_of_a_log_become_the_named_brokers_in_their_order() -> None:
