@@ -300,7 +300,10 @@ async def _answer(request: Request) -> AnyResponse:
         document = decode_document(await request.read_body(DOCUMENT_BYTES_MAX))
         arguments.append(parse_document(document, route.document))
     if route.awaits_metadata:
+        was_there = not request.has_left()
         await request.broker.node.leases.wait_metadata()
+        if was_there and request.has_left():  # it can have sent the request again, to another broker
+            raise NoControllerError("the client has left before the change was begun: nothing is changed")
         if reason := request.broker.node.quorum.outdated_reason:
             raise NoControllerError(reason)
     found = await route.handler(*arguments)

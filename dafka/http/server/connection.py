@@ -142,7 +142,7 @@ class ClientConnection:
             )
         except WebError as error:
             return await self._respond(respond_error(error))
-        request = Request(self._web, head, principal, client.host, is_private)
+        request = Request(self._web, head, principal, client.host, is_private, has_left=lambda: client.has_closed)
         self._stream.buffered_bytes = lambda: request.buffered_bytes
         if principal.is_known:
             client.mark_served()

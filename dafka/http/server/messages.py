@@ -52,6 +52,8 @@ class Request:
     """Reads the body, up to a size or up to `[http] body_bytes_max`. Raises `WebError` if it is too large."""
     wait_end: Callable[[], Awaitable[None]] = trio.sleep_forever
     """Waits until the client has closed its side, usually because it has disconnected."""
+    has_left: Callable[[], bool] = lambda: False
+    """Returns whether the client has closed its side."""
     arguments: Mapping[str, str] = attrs.field(factory=dict)
     """The values of the names in the route's path."""
     query: Mapping[str, Any] = attrs.field(factory=dict)

@@ -136,7 +136,7 @@ async def _find(
         if find_name_problem(name) or (may_create and find_collision(name, node.topics)):
             return _unknown(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         await node.leases.wait_metadata()  # others can have created it while this broker was stopped
-        if may_create and node.find_topic(name) is None:
+        if may_create and node.find_topic(name) is None and not context.has_left():
             context.spend_mutations(context.broker.config.kafka.log_count)
             await make_change(node.admin.create_topic(name, ordered_by=requester_of(context)))
         topic = node.find_topic(name)

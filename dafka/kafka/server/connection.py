@@ -275,7 +275,14 @@ class Connection:
 
     async def _serve_request(self, header: RequestHeader, request: Request, size: int, begun: float) -> None:
         context = RequestContext(
-            self._server, header, self._host, self._endpoint, self._source, self, is_proved=self._login.is_proved
+            self._server,
+            header,
+            self._host,
+            self._endpoint,
+            self._source,
+            self,
+            lambda: self._accepted.has_closed,
+            is_proved=self._login.is_proved,
         )
         name_topics(self._server.broker.node.log_table, header.api_version, request)
         decision = self._authorize(context, request)
@@ -285,9 +292,9 @@ class Connection:
             begun_produce = _patched(await begin_produce(context, request), decision)
             context.spend(QuotaKey.PRODUCER_BYTE_RATE, size)
             await self._responses.put(PendingResponse(header, _throttled(begun_produce, context), begun))
-        elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and self._accepted.has_closed:
+        elif isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest) and context.has_left():
             # The network was cut, and the client uses another connection by now. Its group can have later offsets.
-            self._counters.late_commits += 1
+            self._counters.late_requests += 1
         else:
             await self._responses.wait_read()
             found = None

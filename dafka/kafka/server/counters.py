@@ -38,7 +38,7 @@ class Counters:
         self.produced: Counter[str] = Counter()
         self.consumed: Counter[str] = Counter()
         self.duplicates = 0
-        self.late_commits = 0
+        self.late_requests = 0
         self.logins: Counter[str] = Counter()
         self.failed_logins: Counter[str] = Counter()
         self.throttled: Counter[str] = Counter()

@@ -33,8 +33,9 @@ COUNTERS = {
     "dafka_kafka_duplicate_batches": MetricHelp(
         "Batches that idempotent producers sent again, and that were not stored again."
     ),
-    "dafka_kafka_late_commits": MetricHelp(
-        "Commits of offsets that were discarded, because the client had closed the connection when they came."
+    "dafka_kafka_late_requests": MetricHelp(
+        "Commits of offsets, and changes of the cluster, that were discarded because the client had closed the "
+        "connection before they were begun."
     ),
     "dafka_kafka_throttled": MetricHelp(
         "Requests after which the client had to wait because of a quota, and connections that were closed for one.",
@@ -122,7 +123,7 @@ class KafkaMetrics:
             "dafka_kafka_bytes": {("received",): counters.received_bytes, ("sent",): counters.sent_bytes},
             "dafka_kafka_records": dict(records),
             "dafka_kafka_duplicate_batches": {(): counters.duplicates},
-            "dafka_kafka_late_commits": {(): counters.late_commits},
+            "dafka_kafka_late_requests": {(): counters.late_requests},
             "dafka_kafka_throttled": {(quota,): count for quota, count in counters.throttled.items()},
             "dafka_kafka_logins": dict(logins),
         }

@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 import trio
 
+from dafka.broker.core.error_codes import ErrorCode
+from dafka.http.api.registry import answer_request
+from dafka.http.server.messages import Request, Response
+from dafka.http.server.principal import Principal
+from dafka.http1.head import parse_target
 from dafka.kafka.apis import metadata
 from dafka.kafka.apis.shared.registry import HANDLERS
 from dafka.kafka.protocol.constants import ApiKey
-from dafka.kafka.protocol.messages.cluster import MetadataRequestTopic
+from dafka.kafka.protocol.messages.cluster import MetadataRequestTopic, MetadataResponseTopic
 from tests.http.running import open_web
 from tests.waiting import wait_until
 
@@ -50,6 +55,26 @@ async def test_no_request_of_http_changes_topics_before_all_changes_are_known(mo
         assert node.topics.keys() == {"new", "changed", "published"}
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_change_is_not_made_if_its_http_client_leaves_before_it_is_begun(
+    monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    async with open_web() as web:
+        await web.broker.node.admin.create_topic("deleted")
+        has_left = False
+
+        async def wait_metadata() -> None:
+            nonlocal has_left
+            has_left = leaves
+            await trio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(web.broker.node.leases, "wait_metadata", wait_metadata)
+        head = parse_target("DELETE", "/topics/deleted", {})
+        found = await answer_request(Request(web.server, head, Principal(None), has_left=lambda: has_left))
+        assert isinstance(found, Response)
+        assert (found.status, list(web.broker.node.topics)) == ((503, ["deleted"]) if leaves else (204, []))
+
+
 class AskedError(Exception):
     """The changes of topics are waited for."""
 
@@ -83,3 +108,12 @@ async def test_no_request_of_kafka_changes_topics_or_access_before_all_changes_a
     }
     with pytest.raises(AskedError):
         await metadata._find(context, MetadataRequestTopic(name="used"), may_create=True)
+
+    leases.wait_metadata = trio.lowlevel.checkpoint
+    context.has_left, context.server = lambda: True, SimpleNamespace(counters=SimpleNamespace(late_requests=0))
+    assert [await HANDLERS[key](context, None) for key in asked] == [None] * len(asked), "the client has left"
+    assert context.server.counters.late_requests == len(asked)
+    context.broker.node.find_topic = lambda _: None
+    found = await metadata._find(context, MetadataRequestTopic(name="used"), may_create=True)
+    assert isinstance(found, MetadataResponseTopic)
+    assert found.error_code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -63,6 +63,7 @@ class RequestContext:
     endpoint: tuple[str, int]
     source: str
     connection: Hashable
+    has_left: Callable[[], bool] = lambda: False
     is_proved: bool = False
     throttle_s: float = 0.0
 
@@ -160,12 +161,16 @@ def handles(
     """Register the function that handles a request, and its authorization.
 
     A handler that `awaits_metadata` changes topics or what clients may do, or shows what was just changed. It runs when
-    the broker's view of the metadata is current.
+    the broker's view of the metadata is current, unless the client has left by then: it can have sent the request again
+    to another broker, and a topic of the same name can have been made since.
     """
 
     def register(handler: _H) -> _H:
         async def handle_when_metadata_is_known(context: RequestContext, asked: Any) -> Response | None:
             await context.broker.node.leases.wait_metadata()
+            if context.has_left():
+                context.server.counters.late_requests += 1
+                return None
             return await handler(context, asked)
 
         AUTHORIZATIONS[request.API_KEY] = authorization
