@@ -110,6 +110,7 @@ NOT_SERVED = (
     ("InitializeShareGroupState and the others of share states (83-87)", "brokers keep them by messages of their own"),
     ("StreamsGroupHeartbeat, StreamsGroupDescribe (88, 89)", "Kafka Streams uses the classic protocol of groups"),
     ("WriteTxnMarkers (27)", "an administrator ends a transaction by fencing its producer, with InitProducerId"),
+    ("AddRaftVoter and RemoveRaftVoter (80, 81)", "the controller chooses the voters"),
     ("AlterReplicaLogDirs (34)", "a broker has one storage"),
 )
 """The APIs of clients that are not served, and why. Those among brokers are not listed."""
