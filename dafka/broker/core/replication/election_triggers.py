@@ -80,6 +80,8 @@ class ElectionTriggers:
         leader = peers.leader
         if leader in {"", self._broker} or leader not in peers.writable:
             return True  # this one has restarted, or misses records before its epoch: it begins another one
+        if leader not in peers.newest.voters:
+            return True  # it led one side of a split, while the other side removed it: it can begin no other epoch
         return has_rival or self._is_due_to_transfer(leader, now)
 
     def _should_follow_others(self, state: Leader) -> bool:

@@ -23,11 +23,14 @@ from tests.broker.core.replication.running import run_seed
 from tests.broker.core.replication.world import World
 
 MAJORITY, BRANCH = Availability.MAJORITY, Availability.BRANCH
-FIXED_SEEDS = [*((MAJORITY, seed) for seed in (*range(6), 30230, 102174)), *((BRANCH, seed) for seed in range(4))]
+FIXED_SEEDS = [
+    *((MAJORITY, seed) for seed in (*range(6), 30230, 102174)),
+    *((BRANCH, seed) for seed in (*range(4), 2001009)),
+]
 """Seeds with every kind of world: with leases, transactions, balancing, and logs on some of the brokers.
 
 In 30230, the disk of a leader is full that does not hear one of the others. In 102174, the leader does not hear the
-preferred replica, whose requests others relay.
+preferred replica, whose requests others relay. In 2001009, one side of a split removes the leader of the other side.
 """
 
 SEEDS_OF_ALL_ROWS = [(BRANCH, 27), (MAJORITY, 67)]
