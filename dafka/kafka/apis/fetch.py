@@ -229,8 +229,8 @@ async def _read_log(
     part = _part(wanted, ErrorCode.NONE)
     part.high_watermark, part.last_stable_offset = log.high_watermark, stable
     part.log_start_offset = log.index.start_offset
-    part.error_code = _find_offset_error(log, offset) or _find_epoch_error(log, wanted.partition)
-    part.diverging_epoch = _find_divergence(log, wanted.partition)
+    epoch_error, part.diverging_epoch = _check_epoch(log, wanted.partition)
+    part.error_code = _find_offset_error(log, offset) or epoch_error
     part.preferred_read_replica = wanted.read_replica
     if _is_urgent(part):
         return part
@@ -287,21 +287,21 @@ def _find_offset_error(log: Log, offset: Offset) -> ErrorCode:
     return ErrorCode.OFFSET_NOT_AVAILABLE if is_ahead else ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def _find_epoch_error(log: Log, partition: FetchPartition) -> ErrorCode:
-    """Return an error if the end of the epoch that a client has read is undefined. A follower may learn of it."""
-    epoch = partition.last_fetched_epoch
-    if epoch < 0 or find_epoch_end(log, epoch) is not None:
-        return ErrorCode.NONE
-    return ErrorCode.OFFSET_OUT_OF_RANGE if log.leadership.is_led else ErrorCode.OFFSET_NOT_AVAILABLE
+def _check_epoch(log: Log, partition: FetchPartition) -> tuple[ErrorCode, EpochEndOffset | None]:
+    """Return an error if the end of the epoch that a client has read is undefined; a follower may learn of it.
 
-
-def _find_divergence(log: Log, partition: FetchPartition) -> EpochEndOffset | None:
-    """Return where the records that a client has read diverge from the log; None if they do not."""
+    If the records that it has read diverge from the log, return where.
+    """
     read = partition.last_fetched_epoch
-    found = find_epoch_end(log, read) if read >= 0 else None
-    if found is None or (found[0] == read and found[1] >= partition.fetch_offset):
-        return None
-    return EpochEndOffset(epoch=found[0], end_offset=found[1])
+    if read < 0:
+        return ErrorCode.NONE, None
+    found = find_epoch_end(log, read)
+    if found is None:
+        return ErrorCode.OFFSET_OUT_OF_RANGE if log.leadership.is_led else ErrorCode.OFFSET_NOT_AVAILABLE, None
+    epoch, end = found
+    if epoch == read and end >= partition.fetch_offset:
+        return ErrorCode.NONE, None
+    return ErrorCode.NONE, EpochEndOffset(epoch=epoch, end_offset=end)
 
 
 def _part(wanted: _Wanted, error: ErrorCode) -> PartitionData:

@@ -56,10 +56,11 @@ def find_epoch_end(log: Log, epoch: int) -> tuple[int, int] | None:
     is the case where a log has branches: others can have such epochs.
     """
     found = log.end_of_epoch(epoch)
-    if log.divergences is None and epoch > log.epochs[-1][0]:
-        return None
-    if log.divergences is None and found is None and epoch >= 0:
-        return epoch, log.epochs[0][1]
+    if log.divergences is None:
+        if epoch > log.epochs[-1][0]:
+            return None
+        if found is None and epoch >= 0:
+            return epoch, log.epochs[0][1]
     if found is not None and found[0] == log.epochs[-1][0]:
         return found[0], max(found[1], log.index.end_offset)
     return found
