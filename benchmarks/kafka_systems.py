@@ -124,4 +124,5 @@ def serve(system: str, tansu: str | None) -> Iterator[Served]:
 if __name__ == "__main__":
     if sys.argv[1:] == [BARE]:
         trio.run(_serve_bare)
-    _serve_mock()
+    else:
+        _serve_mock()

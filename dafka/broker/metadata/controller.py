@@ -221,17 +221,17 @@ class Controller:
             nursery.start_soon(self._trim)
             begun_epoch: int | None = None
             while True:
-                log, is_active = self._metadata.log, self.is_active
-                epoch = log.leadership.epoch if log is not None and is_active else None
+                log = self._metadata.log
+                epoch = log.leadership.epoch if log is not None and self.is_active else None
                 if epoch != begun_epoch:
                     begun_epoch = epoch
                     self._begin_epoch()
-                if is_active:
+                if epoch is not None:
                     self._open()
                     self._close_topics()
                     self._plan()
                     self._agree_on_snapshots()
-                is_busy = is_active and (not self._state.is_open or bool(self._closing))
+                is_busy = epoch is not None and (not self._state.is_open or bool(self._closing))
                 with trio.move_on_after(MANAGE_S if is_busy or not self._state.is_open else IDLE_S):
                     await self._metadata.wait_changed()
 

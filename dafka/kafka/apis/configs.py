@@ -428,7 +428,7 @@ _UNCHANGEABLE = "only the settings of topics and groups can be changed"
 
 
 def _change_broker(context: RequestContext, name: str, settings: dict[str, str] | None) -> tuple[ErrorCode, str | None]:
-    """Refuse settings of a broker. To delete some succeeds, as in Kafka for those that are not set.
+    """Refuse to set what a broker is configured with. Requests that only delete settings succeed, as in Kafka.
 
     When a reassignment has ended, Kafka's tools delete the limits of its rate on all brokers, even if it had none.
     """
