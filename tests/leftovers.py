@@ -32,7 +32,7 @@ GRACE_S = 30.0
 """Seconds that what was told to end may take. Only a test that leaves something waits."""
 
 STUCK_CLIENT = "librdkafka waits"
-"""The name of a thread that waits for a call of librdkafka, maybe for ever."""
+"""The name of a thread that waits for a call of librdkafka, which may never return."""
 
 KEPT_THREADS = ("Trio thread", STUCK_CLIENT)
 """What the names of threads begin with that may stay.

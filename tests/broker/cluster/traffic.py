@@ -149,8 +149,8 @@ def close(consumer: Consumer) -> None:
 def await_client(call: Callable[[], Any], wait_s: float = CLOSING_S) -> Any:
     """Return what a call of a client returns; None if it takes too long, and is left to a thread of its own.
 
-    Threads of librdkafka can wait for each other for ever while a consumer is closed, or finds the leader of a log, and
-    a broker is away.
+    While a broker is away, threads of librdkafka can wait for each other without end: when a consumer is closed, or
+    looks for the leader of a log.
     """
     found: list[Any] = []
     calling = threading.Thread(target=lambda: found.append(call()), name=STUCK_CLIENT, daemon=True)

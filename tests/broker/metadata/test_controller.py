@@ -58,7 +58,7 @@ class World:
         self.sent: list[tuple[str, Any, float]] = []
         self.handlers: dict[type, Callable[[str, Any], None]] = {}
         self.has_lost_leadership = False
-        self.is_opened = self.is_waiting = False
+        self.is_waiting = False
         self.since: dict[str, float] = {}
         self.begun_at = self.planned_at = -float("inf")
         self.led_at = self.chosen_at = 0.0
@@ -94,8 +94,9 @@ class World:
         self.acted = 0
         self.exchange = part
         writer: Any = SimpleNamespace(append=self.append)
+        completer: Any = SimpleNamespace(complete=lambda command, *_: command)
         self.controller = Controller(tables, part, writer, part, machine, part, part, self.act, INITIAL)
-        self.controller._completer = SimpleNamespace(complete=lambda command, *_: command)  # type: ignore[assignment]
+        self.controller._completer = completer
 
     def on(self, kind: type, handle: Callable[[str, Any], None]) -> None:
         self.handlers[kind] = handle
@@ -162,7 +163,7 @@ class World:
         log.index.start_offset = start
 
     def choose_voters(self, present: tuple[str, ...], own: str, usable: set[str], leaving: set[str]) -> tuple[str, ...]:
-        """Compare the brokers that can vote with those that have lived for long enough; at times, choose others."""
+        """Check that the brokers that can vote have lived for long enough. At times, choose other voters."""
         now, state = trio.current_time(), self.state
         least_s = SUCCESSOR_AFTER_S if state.forgotten_ids & set(present) else VOTER_AFTER_S
         gone = state.forgotten_ids | {each for each, broker in state.brokers.items() if broker.is_draining}

@@ -20,8 +20,10 @@ from dafka.broker.metadata import joining
 from dafka.broker.metadata.joining import NOTIFY_S, OTHER_SECRET_S, Joining, StoreForgotten
 from dafka.errors import ConfigError, NoControllerError, OutdatedStoreError, RefusedChangeError
 from tests.seeds import each_seed
+from tests.waiting import wait_until
 
-OWN, STARTS, LEVELS = "own", ("1", "2"), object()
+OWN, STARTS = "own", ("1", "2")
+LEVELS: Any = object()
 
 
 class Seen(NamedTuple):
@@ -71,8 +73,7 @@ class Cluster:
         return self.seen_brokers
 
     async def wait_until(self, is_reached: Callable[[], bool]) -> None:
-        while not is_reached():  # noqa: ASYNC110
-            await trio.sleep(0.1)
+        await wait_until(is_reached, deadline_s=math.inf)
 
     async def change(self, command: RegisterBroker) -> None:
         self.asked.append((command, trio.current_time()))
@@ -114,7 +115,7 @@ async def test_a_broker_registers_until_it_is_accepted_or_an_operator_has_to_dec
             assert (f"forget it with `dafka cluster forget {number}`" in str(error.value)) is (outcome is TAKEN)
         assert cluster.joining.is_accepted.is_set() is (expected is None)
         tries = 4 if (number, outcome) == (-1, TAKEN) else 3
-        assert [each for each, _ in cluster.asked] == [RegisterBroker(OWN, number, STARTS, "", LEVELS)] * tries  # type: ignore[arg-type]
+        assert [each for each, _ in cluster.asked] == [RegisterBroker(OWN, number, STARTS, "", LEVELS)] * tries
     for number, registered in itertools.product((-1, 0, 7), (0, 7)):
         cluster = Cluster(number=number, registered=registered)
         if number in {-1, registered} and registered == 7:

@@ -29,7 +29,7 @@ ASKED = [("describe", "A", QUEUE, [0, 2]), ("describe", "B", QUEUE, [1]), ("desc
 
 
 class Others:
-    """The other brokers: what they are asked, and what each answers."""
+    """The other brokers. They keep what they are asked, and give the answers that a test has set."""
 
     def __init__(self, start_soon: Any) -> None:
         self.answers: dict[str, Any] = {}
