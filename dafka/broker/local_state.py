@@ -7,6 +7,7 @@ the records before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 
 import attrs
 
@@ -49,9 +50,10 @@ class LocalStatePartition:
             return
         self._earliest, self.loaded_end = info.earliest_sequence, info.end_sequence
         self.end_sequence = self.loaded_end
-        async for batch in read_range(storage, self.partition, self._earliest, self.end_sequence):
-            for key, value in zip(batch.keys or (), batch.values, strict=True):
-                self._apply(key or b"", value)
+        async with aclosing(read_range(storage, self.partition, self._earliest, self.end_sequence)) as stored:
+            async for batch in stored:
+                for key, value in zip(batch.keys or (), batch.values, strict=True):
+                    self._apply(key or b"", value)
 
     def put(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Change values; None removes a key."""

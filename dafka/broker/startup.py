@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 
 import attrs
@@ -121,8 +121,9 @@ async def _read_control(
 ) -> list[tuple[bytes | None, bytes | None]]:
     """Return the control records of a broker in their order, without those that it has removed."""
     records: list[tuple[bytes | None, bytes | None]] = []
-    async for batch in read_range(storage, partition, info.earliest_sequence, info.end_sequence):
-        records += zip(batch.keys or (), batch.values, strict=True)
+    async with aclosing(read_range(storage, partition, info.earliest_sequence, info.end_sequence)) as stored:
+        async for batch in stored:
+            records += zip(batch.keys or (), batch.values, strict=True)
     return [(key, value) for key, value in dict(records).items() if value is not None]
 
 
@@ -150,10 +151,11 @@ async def _load_indexes(storage: Storage, log_table: LogTable, stored: dict[Part
         log.index_end = RecordSequence(stored[partition].end_sequence)
         log.index_first = log.index_trimmed = RecordSequence(stored[partition].earliest_sequence)
     ranges = {partition: (stored[partition].earliest_sequence, stored[partition].end_sequence) for partition in led}
-    async for batch in read_ranges(storage, ranges):
-        log = led[batch.partition]
-        for sequence, value in enumerate(batch.values, batch.first_sequence):
-            log_table.restore(log, RecordSequence(sequence), value or b"")
+    async with aclosing(read_ranges(storage, ranges)) as indexes:
+        async for batch in indexes:
+            log = led[batch.partition]
+            for sequence, value in enumerate(batch.values, batch.first_sequence):
+                log_table.restore(log, RecordSequence(sequence), value or b"")
 
 
 async def _assign_missing_offsets(
@@ -167,11 +169,13 @@ async def _assign_missing_offsets(
     led = {log.topic for log in log_table.all_logs() if log_table.leads(log)}
     unordered = [each for each in unordered if each[0].topic in led]
     for partition, first_sequence in sorted(unordered, key=lambda each: stored[each[0]].earliest_stored_at or 0):
-        async for batch in _batches_to_order(storage, log_table, partition, first_sequence, ends[partition]):
-            plan = assigner.plan([batch], steady_now_ms())
-            await storage.append([*plan.index_records, *state.begin_write(steady_now_ms())])
-            assigner.commit(plan)
-            state.write_done()
+        end = ends[partition]
+        async with aclosing(_batches_to_order(storage, log_table, partition, first_sequence, end)) as batches:
+            async for batch in batches:
+                plan = assigner.plan([batch], steady_now_ms())
+                await storage.append([*plan.index_records, *state.begin_write(steady_now_ms())])
+                assigner.commit(plan)
+                state.write_done()
     for log in log_table.all_logs():
         if log_table.leads(log):
             log_table.skip_dropped(log, earliest)
@@ -179,15 +183,16 @@ async def _assign_missing_offsets(
 
 async def _batches_to_order(
     storage: Storage, log_table: LogTable, partition: Partition, first_sequence: int, end_sequence: int
-) -> AsyncIterator[RecordBatch]:
+) -> AsyncGenerator[RecordBatch]:
     """Yield the records of a partition. For a topic with one log, their number is enough: they have no contents."""
     if len(log_table.logs(partition.topic)) == 1:
         for first in range(first_sequence, end_sequence, _COUNTED_RECORDS):
             count = min(_COUNTED_RECORDS, end_sequence - first)
             yield RecordBatch(partition, first, PackedContents(b"", bytes(LENGTH_BYTES * count)))
         return
-    async for batch in read_range(storage, partition, first_sequence, end_sequence):
-        yield batch
+    async with aclosing(read_range(storage, partition, first_sequence, end_sequence)) as batches:
+        async for batch in batches:
+            yield batch
 
 
 async def serve_broker(

@@ -554,9 +554,9 @@ async def test_a_disk_whose_records_differ_is_found(tmp_path: Path) -> None:
         number = webs[2].broker.node.brokers.own.number
         read = storages[2].read
 
-        async def read_spoiled(*arguments: Any, **options: Any) -> RecordBatch | None:
-            found = await read(*arguments, **options)
-            if found is None or not found.first_sequence <= 13 < found.end_sequence:
+        async def read_spoiled(read_from: Partition, *arguments: Any, **options: Any) -> RecordBatch | None:
+            found = await read(read_from, *arguments, **options)
+            if found is None or read_from != partition or not found.first_sequence <= 13 < found.end_sequence:
                 return found
             values = list(found.values)
             values[13 - found.first_sequence] = b"spoiled"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from dafka.broker.core.log.entries import (
     BatchEntry,
@@ -22,13 +23,14 @@ from dafka.storage.opening import read_range
 
 async def read_index(
     storage: Storage, partition: Partition, first_sequence: int = 0, end_sequence: int = SEQUENCE_MAX
-) -> AsyncIterator[RecordBatch]:
+) -> AsyncGenerator[RecordBatch]:
     """Yield the index records of a partition in a range of sequences. Raises `StorageError`."""
     info = await storage.find_partition(partition)
     if info is not None:
         first, end = max(first_sequence, info.earliest_sequence), min(end_sequence, info.end_sequence)
-        async for batch in read_range(storage, partition, first, end):
-            yield batch
+        async with aclosing(read_range(storage, partition, first, end)) as batches:
+            async for batch in batches:
+                yield batch
 
 
 async def restore_log(
@@ -99,18 +101,19 @@ async def _restore_epoch(
 ) -> None:
     address = log.leader_partition(epoch).address if leader_address is None else leader_address
     is_done = False
-    async for batch in read_index(storage, log.index_partition(epoch), *sequences):
-        for sequence, value in enumerate(batch.values, batch.first_sequence):
-            is_at_end = end_offset is not None and state.index.end_offset >= end_offset
-            is_done = is_done or (is_at_end and is_rewrite(value or b""))
-            if is_done:  # the log diverges before this rewrite of the index
-                break
-            state.restore(
-                RecordSequence(sequence),
-                value or b"",
-                leader_address=address,
-                end_offset=end_offset,
-            )
+    async with aclosing(read_index(storage, log.index_partition(epoch), *sequences)) as index:
+        async for batch in index:
+            for sequence, value in enumerate(batch.values, batch.first_sequence):
+                is_at_end = end_offset is not None and state.index.end_offset >= end_offset
+                is_done = is_done or (is_at_end and is_rewrite(value or b""))
+                if is_done:  # the log diverges before this rewrite of the index
+                    break
+                state.restore(
+                    RecordSequence(sequence),
+                    value or b"",
+                    leader_address=address,
+                    end_offset=end_offset,
+                )
 
 
 async def read_tail(
@@ -124,17 +127,18 @@ async def read_tail(
     address = log.leader_partition(epoch).address
     runs: dict[RecordSequence, RunEntry] = {}
     batches: dict[RecordSequence, BatchEntry] = {}
-    async for batch in read_index(storage, log.index_partition(epoch)):
-        for value in batch.values:
-            for entry in decode_entries(value or b""):
-                if isinstance(entry, RunEntry) and entry.address == LEADER:
-                    run = _cut(entry, from_offset, end_offset)
-                    if run.record_count > 0:
-                        runs[run.first_sequence] = run._replace(address=address)
-                elif isinstance(entry, IndexRewriteEntry):
-                    runs, batches = {}, {}
-                elif isinstance(entry, BatchEntry) and not isinstance(entry.position, AtOffset):
-                    batches[entry.position] = entry
+    async with aclosing(read_index(storage, log.index_partition(epoch))) as index:
+        async for batch in index:
+            for value in batch.values:
+                for entry in decode_entries(value or b""):
+                    if isinstance(entry, RunEntry) and entry.address == LEADER:
+                        run = _cut(entry, from_offset, end_offset)
+                        if run.record_count > 0:
+                            runs[run.first_sequence] = run._replace(address=address)
+                    elif isinstance(entry, IndexRewriteEntry):
+                        runs, batches = {}, {}
+                    elif isinstance(entry, BatchEntry) and not isinstance(entry.position, AtOffset):
+                        batches[entry.position] = entry
     found: list[RunEntry | BatchEntry] = []
     for first in sorted(runs):
         run = runs[first]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import aclosing
 
 import trio
 
@@ -124,9 +125,10 @@ class ReplicaLoader:
                 first = ends.get(partition, known)
                 ends[partition] = max(first, self._storage.durable_end(partition))
                 try:
-                    async for batch in read_index(self._storage.storage, partition, first):
-                        found.append(batch)
-                        ends[partition] = max(ends[partition], batch.end_sequence)
+                    async with aclosing(read_index(self._storage.storage, partition, first)) as index:
+                        async for batch in index:
+                            found.append(batch)
+                            ends[partition] = max(ends[partition], batch.end_sequence)
                 except StorageCorruptError as error:
                     self._damaged.record(partition, error)
                     raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import aclosing
 
 import attrs
 
@@ -73,7 +74,8 @@ class StoredLogs:
         """Load a log, with the replicas of its first leader epoch. Raise `StorageError`."""
         index: list[RecordBatch] = []
         for address in self._epochs(name_log(topic.topic_id, number)):
-            index += [batch async for batch in read_index(self.storage, Partition(INDEX_TOPIC, str(address)))]
+            async with aclosing(read_index(self.storage, Partition(INDEX_TOPIC, str(address)))) as batches:
+                index += [batch async for batch in batches]
         return self._logs.add(topic, number, replicas, index)
 
 

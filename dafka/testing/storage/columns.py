@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import attrs
 
@@ -83,13 +84,14 @@ async def expect_records(storage: Storage, partition: Partition, expected: Seque
     """Check that a partition holds exactly these records from the first one on."""
     info = await read_info(storage, partition)
     found: list[Record] = []
-    async for batch in read_range(storage, partition, expected[0].sequence, info.end_sequence):
-        for column in ("keys", "headers", "timestamps"):
-            items = getattr(batch, column)
-            assert items is None or len(items) == len(batch), (
-                f"{len(batch)} records are read with {len(items)} {column}"
-            )
-        found += batch
+    async with aclosing(read_range(storage, partition, expected[0].sequence, info.end_sequence)) as read:
+        async for batch in read:
+            for column in ("keys", "headers", "timestamps"):
+                items = getattr(batch, column)
+                assert items is None or len(items) == len(batch), (
+                    f"{len(batch)} records are read with {len(items)} {column}"
+                )
+            found += batch
     assert len(found) == len(expected), f"{len(expected)} records were appended, {len(found)} are read"
     for record, right in zip(found, expected, strict=True):
         for part in ("value", "key", "headers", "timestamp"):
@@ -161,7 +163,8 @@ async def _check_timestamps(storage: Storage) -> None:
         partition = new_partition()
         batch = attrs.evolve(make_batch(partition, 0, len(timestamps)), timestamps=timestamps)
         await storage.append([batch])
-        batches = [batch async for batch in read_range(storage, partition, 0, len(timestamps))]
+        async with aclosing(read_range(storage, partition, 0, len(timestamps))) as read:
+            batches = [batch async for batch in read]
         found = [record.timestamp for each in batches for record in each]
         right = [record.timestamp for record in batch]
         assert found == right or (not is_whole and not any(found)), f"timestamps {right!r} are read as {found!r}"

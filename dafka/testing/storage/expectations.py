@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import aclosing
 
 import attrs
 
@@ -64,12 +65,14 @@ async def read_times(storage: Storage, partition: Partition, first_sequence: int
     """Return the times of the records from a sequence on, which `make_batch` must have made."""
     info = (await storage.partitions(partition.topic))[partition]
     times: list[int] = []
-    async for batch in read_range(storage, partition, first_sequence, info.end_sequence, with_times=True):
-        assert batch.stored_at is not None, "read(with_times=True) returned no times"
-        contents = make_contents(batch.first_sequence, len(batch))
-        assert batch.values == contents, "read(with_times=True) returned other records"
-        assert len(batch.stored_at) == len(batch), f"{len(batch)} records are read with {len(batch.stored_at)} times"
-        times += batch.stored_at
+    async with aclosing(read_range(storage, partition, first_sequence, info.end_sequence, with_times=True)) as read:
+        async for batch in read:
+            assert batch.stored_at is not None, "read(with_times=True) returned no times"
+            contents = make_contents(batch.first_sequence, len(batch))
+            assert batch.values == contents, "read(with_times=True) returned other records"
+            count = len(batch.stored_at)
+            assert count == len(batch), f"{len(batch)} records are read with {count} times"
+            times += batch.stored_at
     return times
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import aclosing
 
 import trio
 
@@ -90,11 +91,13 @@ async def _check_ranges_are_read_lazily(storage: Storage) -> None:
     partition = new_partition()
     await storage.append([make_batch(partition, 0, 40, size=100_000)])
     sequence, batches = 5, 0
-    async for batch in read_range(storage, partition, 5, 1000):
-        assert batch.first_sequence == sequence, f"a range continues at {batch.first_sequence}, expected {sequence}"
-        assert batch.values == make_contents(sequence, len(batch), 100_000), f"wrong records from {sequence} on"
-        assert batch.content_bytes <= 2 * MIB, f"a batch of a range has {batch.content_bytes} bytes"
-        sequence, batches = batch.end_sequence, batches + 1
+    async with aclosing(read_range(storage, partition, 5, 1000)) as read:
+        async for batch in read:
+            first = batch.first_sequence
+            assert first == sequence, f"a range continues at {first}, expected {sequence}"
+            assert batch.values == make_contents(sequence, len(batch), 100_000), f"wrong records from {sequence} on"
+            assert batch.content_bytes <= 2 * MIB, f"a batch of a range has {batch.content_bytes} bytes"
+            sequence, batches = batch.end_sequence, batches + 1
     assert sequence == 40, f"a range up to 40 ends at {sequence}"
     assert batches > 1, "4 MB were read as one batch"
 
