@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -86,8 +87,9 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def test_every_result_is_reported(tmp_path: Path) -> None:
-    printed = run(tmp_path)
+    printed = run(tmp_path, "--durations=2")
     assert "2 failed, 105 passed, 1 skipped" in printed
+    assert re.search(r"most of \d+ s of processor time =*\n +\S+ s, +\S+ to +\S+ s: test_", printed)
     assert "for a reason" in printed
     assert "what it printed" in printed
     assert "the process of this test ended with signal SIGKILL" in printed

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -54,6 +55,17 @@ class _Worker:
     begun: int = 0
     ended: int = 0
     is_done: bool = False
+    started_at: float = attrs.field(factory=time.monotonic)
+
+
+@attrs.frozen
+class _Spent:
+    """What a unit took: when it started and ended, and the processor time of its process and those it waited for."""
+
+    name: str
+    started_at: float
+    ended_at: float
+    processor_s: float
 
 
 class Workers:
@@ -70,6 +82,7 @@ class Workers:
         self._unit_of = unit_of
         self._first = first
         self._running: dict[Connection[Any, Any], _Worker] = {}
+        self._spent: list[_Spent] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -126,7 +139,25 @@ class Workers:
             os.waitid(os.P_PID, worker.process, os.WEXITED | os.WNOWAIT)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.process, signal.SIGKILL)
-        return os.waitpid(worker.process, 0)[1]
+        _, status, usage = os.wait4(worker.process, 0)
+        processor_s = usage.ru_utime + usage.ru_stime
+        self._spent.append(_Spent(worker.unit.name, worker.started_at, time.monotonic(), processor_s))
+        return status
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        """With `--durations`, write which units took most processor time, and which ended last."""
+        count = config.getoption("durations") or 0
+        if not (count and self._spent):
+            return
+        begun = min(each.started_at for each in self._spent)
+        total = sum(each.processor_s for each in self._spent)
+        by_time = sorted(self._spent, key=lambda each: -each.processor_s)[:count]
+        last = sorted(self._spent, key=lambda each: -each.ended_at)[:count]
+        for title, found in ((f"most of {total:.0f} s of processor time", by_time), ("the last to end", last)):
+            terminalreporter.section(title)
+            for each in found:
+                times = f"{each.started_at - begun:6.1f} to {each.ended_at - begun:6.1f} s"
+                terminalreporter.write_line(f"{each.processor_s:6.1f} s, {times}: {each.name}")
 
 
 def _temporary_folders(config: pytest.Config) -> pytest.TempPathFactory:
