@@ -11,7 +11,6 @@ from dafka.broker.core.acls import Operation, ResourceType
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.metadata.topic_settings import find_settings_problem
 from dafka.broker.core.metadata.topics import LOGS_MAX, Topic, find_collisions, find_name_problem
-from dafka.kafka.apis.configs import list_settings, read_value
 from dafka.kafka.apis.reassignments import AssignmentError, check_factor, read_assignments
 from dafka.kafka.apis.shared.authorization import (
     TOPIC_REFUSED,
@@ -25,6 +24,7 @@ from dafka.kafka.apis.shared.changes import make_all, make_change, requester_of
 from dafka.kafka.apis.shared.outdated import refuse_when_outdated
 from dafka.kafka.apis.shared.registry import Decision, RequestContext, handles
 from dafka.kafka.apis.shared.repeats import refuse_repeated
+from dafka.kafka.apis.shared.settings import list_topic_settings, read_value
 from dafka.kafka.apis.shared.topic_ids import uuid_of
 from dafka.kafka.protocol.constants import TOPIC
 from dafka.kafka.protocol.messages.topics import (
@@ -97,7 +97,7 @@ async def _create(
         CreatableTopicConfigs(
             name=each.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False
         )
-        for each in list_settings(topic, context.broker.config)
+        for each in list_topic_settings(topic, context.broker.config)
     ]
     return CreatableTopicResult(
         name=asked.name,
