@@ -10,9 +10,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from tests.suites.running import Outcome, Outcomes, Run, Suite, Verdict, run_go
+from tests.suites.running import Outcome, Outcomes, Run, Suite, Verdict, add_users, run_go
 
 STAND_IN = Path(__file__).parent / "stand_in" / "kfake" / "kfake.go"
+USERS = {"tester": {"SCRAM-SHA-256": "secret"}}
 SETTINGS = "[kafka]\nsession_timeout_min_ms = 100\n"
 NAMES = {
     "group.consumer.heartbeat.interval.ms": "consumer_heartbeat_interval_ms",
@@ -25,9 +26,21 @@ FAKE_ONLY = ("Test848FencedEpochRecovery", "Test848SessionTimeout")
 
 
 def _run_client(run: Run) -> Outcomes:
-    with run.brokers("127.0.0.1:0", settings=SETTINGS) as servers:
-        variables = {"KGO_SEEDS": servers, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "50000", "KGO_LOG_LEVEL": "none"}
-        return run_go(run, "pkg/kgo", **variables)
+    users = f'[clients]\nusers = "{add_users(run.folder, USERS)}"\n'
+    with (
+        run.brokers("127.0.0.1:0", settings=SETTINGS) as servers,
+        run.brokers("127.0.0.1:0", settings=SETTINGS + users) as secured,
+    ):
+        return run_go(
+            run,
+            "pkg/kgo",
+            KGO_SEEDS=servers,
+            KGO_TEST_RF="1",
+            KGO_TEST_RECORDS="50000",
+            KGO_LOG_LEVEL="none",
+            KGO_TEST_SCRAM="tester:secret",
+            KGO_TEST_SCRAM_SEEDS=secured,
+        )
 
 
 class _Clusters(HTTPServer):
@@ -100,5 +113,5 @@ def _run_ports(run: Run) -> Outcomes:
         clusters.close()
 
 
-CLIENT = Suite("franz-go", "`pkg/kgo`, with 50,000 records instead of 500,000, and one broker", _run_client)
+CLIENT = Suite("franz-go", "`pkg/kgo`, with 50,000 records, not 500,000, a broker, and one with users", _run_client)
 PORTS = Suite("franz-go", "`pkg/kfake/kafka_tests`: ports of the tests of Kafka's own clients", _run_ports)

@@ -252,9 +252,11 @@ class GroupCoordinators:
         )
 
     async def set_share_starts(self, group_id: str, offsets: Mapping[LogKey, int]) -> ErrorCode:
-        """Set where a share group without members continues in logs."""
+        """Set where a share group without members continues in logs, and create it unless there is one."""
         return await self._ask(
-            group_id, lambda groups, token: groups.shares.set_starts(token, group_id, offsets), ErrorCode
+            group_id,
+            lambda groups, token: groups.set_share_starts(token, group_id, offsets, steady_now_ms()),
+            ErrorCode,
         )
 
     async def delete_share_states(self, group_id: str, topic_ids: Container[str]) -> ErrorCode:

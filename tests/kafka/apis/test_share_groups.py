@@ -401,6 +401,30 @@ def test_administrators_see_and_move_a_group(sharing: Sharing, client: Client) -
     )
 
 
+def test_an_administrator_sets_where_a_group_begins_before_it_exists(sharing: Sharing, client: Client) -> None:
+    sharing.write(9)
+    topics = sharing.asked(start_offset=4)
+
+    def alter(group: str, topics: list[dict[str, Any]]) -> int:
+        return int(client.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, group_id=group, topics=topics)["error_code"])
+
+    assert alter(sharing.group, topics) == NONE
+    assert sharing.offsets() == (4, 5)
+    (found,) = client.ask(
+        ApiKey.SHARE_GROUP_DESCRIBE, 1, group_ids=[sharing.group], include_authorized_operations=False
+    )["groups"]
+    assert (found["error_code"], found["group_state"]) == (NONE, "Empty")
+    member = sharing.join("one")
+    assert set(counts(member, member.fetch())) == {4, 5, 6, 7, 8}
+    assert alter("", topics) == ErrorCode.INVALID_GROUP_ID
+    other = f"consumers-{sharing.group}"
+    committed = [
+        {"name": sharing.topic, "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]}
+    ]
+    client.ask(ApiKey.OFFSET_COMMIT, 7, group_id=other, topics=committed)
+    assert alter(other, topics) == ErrorCode.GROUP_ID_NOT_FOUND
+
+
 def test_records_that_were_deleted_are_skipped(sharing: Sharing, client: Client) -> None:
     member = sharing.join("one")
     sharing.write(3)

@@ -162,6 +162,17 @@ class GroupCoordinator:
             return self.shares.create_group(token, group_id, offsets, now_ms)
         return [Answer(token, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)]
 
+    def set_share_starts(self, token: Token, group_id: str, offsets: Mapping[LogKey, int], now_ms: int) -> list[Action]:
+        """Set where a share group continues; see `ShareCoordinator.set_starts`.
+
+        The error is GROUP_ID_NOT_FOUND if there is a group of another type with this name.
+        """
+        if not group_id:
+            return [Answer(token, ErrorCode.INVALID_GROUP_ID)]
+        if isinstance(self._find(group_id), ShareGroup | None):
+            return self.shares.set_starts(token, group_id, offsets, now_ms)
+        return [Answer(token, ErrorCode.GROUP_ID_NOT_FOUND)]
+
     def _replace(self, classic: Group, converted: ConsumerGroup, now_ms: int) -> list[Action]:
         """Replace a classic group by the consumer group that is made of it, unless it has no members."""
         if classic.is_unused:

@@ -82,9 +82,13 @@ class ShareCoordinator:
                     records += self._states.set_start(SharePartitionKey(group_id, *log), offset)
         return [*write_state(records), *self.drop_replaced(), Answer(token, error)]
 
-    def set_starts(self, token: Token, group_id: str, offsets: Mapping[LogKey, int]) -> list[Action]:
-        """Set the start offsets of share partitions. The result is an `ErrorCode`; the group must have no members."""
-        error, records = self._check_unused(group_id), list[StateRecord]()
+    def set_starts(self, token: Token, group_id: str, offsets: Mapping[LogKey, int], now_ms: int) -> list[Action]:
+        """Set the start offsets of share partitions, and create the group unless there is one.
+
+        The result is an `ErrorCode`; the group must have no members.
+        """
+        records, error = self.membership.create_group(group_id, now_ms)
+        error = error or self._check_unused(group_id)
         if not error:
             for log, offset in offsets.items():
                 records += self._states.set_start(SharePartitionKey(group_id, *log), offset)

@@ -122,15 +122,15 @@ def test_an_administrator_moves_a_group_without_members() -> None:
     world = ShareWorld()
     topic_id, other_id = world.topics.put("a", 2), world.topics.put("b", 1)
     key, log = SharePartitionKey(GROUP, topic_id, 1), LogKey(topic_id, 1)
-    assert world.take(world.shares.set_starts("token", GROUP, {log: 5})) == [ErrorCode.GROUP_ID_NOT_FOUND]
+    assert world.take(world.shares.delete_states("token", GROUP, {topic_id})) == [ErrorCode.GROUP_ID_NOT_FOUND]
     world.beat_share("m", 0, topics=frozenset("ab"))
-    assert world.take(world.shares.set_starts("token", GROUP, {log: 5})) == [ErrorCode.NON_EMPTY_GROUP]
+    assert world.take(world.coordinator.set_share_starts("token", GROUP, {log: 5}, 0)) == [ErrorCode.NON_EMPTY_GROUP]
     assert world.take(world.shares.delete_states("token", GROUP, {topic_id})) == [ErrorCode.NON_EMPTY_GROUP]
     state = attrs.evolve(world.load(key, 3).state, start_offset=2, written_epoch=3)
     assert world.write(key, state) is ErrorCode.NONE
     world.load(key._replace(topic_id=other_id, number=0), 1)
     world.beat_share("m", -1)
-    assert world.take(world.shares.set_starts("token", GROUP, {log: 5})) == [ErrorCode.NONE]
+    assert world.take(world.coordinator.set_share_starts("token", GROUP, {log: 5}, 0)) == [ErrorCode.NONE]
     assert world.write(key, state) is ErrorCode.FENCED_STATE_EPOCH
     found = world.load(key, 3).state
     assert (found.start_offset, found.written_epoch) == (5, -1)
