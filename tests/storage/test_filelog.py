@@ -441,6 +441,8 @@ async def test_a_sync_of_the_file_system_is_not_relied_on_for_segments_on_anothe
     monkeypatch.setattr(syncing, "sync_filesystem", lambda _fd: synced.add("all"))
     linked, near = Partition("linked", "one"), Partition("near", "one")
     with TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        if os.stat(elsewhere).st_dev == os.stat(folder.parent).st_dev:
+            pytest.skip("needs temporary files on another file system than /dev/shm")
         async with open_filelog(str(folder)):
             (folder / "topics").mkdir()
             (folder / "topics/linked").symlink_to(elsewhere)

@@ -346,6 +346,7 @@ class World:
     async def read_log(self, log: FakeLog, first: int, end: int, bytes_max: int) -> Sequence[bytes]:
         """Return some batches, at least one if there is any, or fail."""
         assert log.index.start_offset <= first < end <= log.high_watermark
+        assert bytes_max > 0, "nothing that is read would fit"
         await trio.lowlevel.checkpoint()
         await self.may_read.wait()
         self.read_end = end
