@@ -33,8 +33,10 @@ from dafka.storage import (
 from dafka.storage.cold import manifest
 from dafka.storage.cold.manifest_store import COPY_FILE
 from dafka.storage.cold.tiered import TieredStorage
+from dafka.storage.filelog import compaction as filelog_compaction
 from dafka.storage.made_at import CLOCK_ERROR_MS, search_made_at
 from dafka.storage.opening import read_range, read_ranges
+from dafka.storage.sqlite import storage as sqlite_storage
 from dafka.storage.tools.copy import copy_storage
 from dafka.storage.tools.json_lines import export_lines, import_lines
 from dafka.storage.tools.partitions import find_retained_sequence
@@ -94,6 +96,8 @@ class History:
     """A storage, its model, and what is done to both: `steps`."""
 
     steps: ClassVar[Sequence[Callable[[Any, int, int, int], Awaitable[None]]]]
+    changes_within = 2
+    """A partition changes in one of this number of first steps of its compaction."""
 
     def __init__(self, url: str, folder: Path, clock: Clock, stack: AsyncExitStack) -> None:
         self.url = url
@@ -172,6 +176,16 @@ class History:
             timestamps=made_at if c % 3 else None,
             stored_at=[max(begin + spread * number // 2, 0) for number in range(count)] if c % 6 else None,
         )
+
+    async def append_compacted(self, a: int, b: int, c: int) -> None:
+        """Append records of which another store has removed some, or all."""
+        partition = PARTITIONS[a % 3]
+        log = self.model.logs.setdefault(partition, Log(0))
+        batch = attrs.evolve(self.make_batch(partition, log.end, b, c), stored_at=None)
+        mask = bytes(each % 3 < b % 4 for each in range(*span(batch)))
+        log.append(list(attrs.evolve(batch, stored_at=[self.clock.now] * len(batch))))
+        log.removed.update(each for each, is_gone in zip(range(*span(batch)), mask, strict=True) if is_gone)
+        await self.storage.append([batch.without(mask)])
 
     async def append_wrongly(self, a: int, b: int, c: int) -> None:
         """Appending with a gap or an overlap in any batch changes nothing."""
@@ -326,14 +340,12 @@ class History:
             await self.append(a, b + number, c + number)
         log = self.model.logs[partition]
         end = log.end
-        left = b % 2
+        left = b % self.changes_within
 
         async def change(_count: int) -> None:
             nonlocal left
-            current = self.model.logs[partition]
-            async for batch in read_range(self.storage, partition, current.earliest, current.end, with_times=True):
-                held = {each.sequence: each for each in current.between(*span(batch))}
-                assert [*batch] == [held[each.sequence] for each in batch], "readers go on meanwhile"
+            if abs(left) < 2:
+                await self.check_between(partition)
             if left == 0:
                 for step in ((self.append,), (self.trim,), (self.delete, self.append, self.append))[b // 2 % 3]:
                     await step(a, 2 * c, b)
@@ -351,6 +363,13 @@ class History:
             assert all(each < end - 1 and each % 4 < c % 4 for each in gone - kept.removed)
             assert kept is log or not gone
             kept.removed |= gone
+
+    async def check_between(self, partition: Partition) -> None:
+        """Read a partition of which compaction may have removed some records."""
+        log = self.model.logs[partition]
+        async for batch in read_all(self.storage, partition, log):
+            held = {each.sequence: each for each in log.between(*span(batch))}
+            assert [*batch] == [held[each.sequence] for each in batch]
 
     async def move(self, a: int, b: int, c: int) -> None:
         """Move what is due to the cold tier."""
@@ -553,6 +572,19 @@ History.steps = [
 ]
 
 
+class CompactingHistory(History):
+    """A storage whose partitions are compacted most of the time, in many small steps."""
+
+    steps = (
+        *[History.append] * 4,
+        *[History.append_compacted] * 2,
+        *[History.trim, History.delete, History.retain, History.restart],
+        *[History.compact] * 4,
+        *[History.compact_and_change] * 4,
+    )
+    changes_within = 6
+
+
 def span(batch: RecordBatch) -> tuple[int, int]:
     return batch.first_sequence, batch.end_sequence
 
@@ -583,17 +615,30 @@ def read_all(storage: Storage, partition: Partition, log: Log) -> AsyncIterator[
     return read_range(storage, partition, log.earliest, log.end, with_times=True)
 
 
-async def play(url: str, folder: Path, clock: Clock, history: list[Step]) -> None:
+async def play(kind: type[History], url: str, folder: Path, clock: Clock, history: list[Step]) -> None:
     async with AsyncExitStack() as stack:
-        await History(url, folder, clock, stack).play(history)
+        await kind(url, folder, clock, stack).play(history)
 
 
-@pytest.mark.parametrize("kind", URLS)
-def test_every_storage_is_as_its_model(kind: str, tmp_path: Path) -> None:
-    for seed in range(SEEDS):
+def play_seeds(kind: type[History], url: str, folder: Path, seeds: int = SEEDS) -> None:
+    for seed in range(seeds):
         clock = Clock()
         with quickly(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time_ns", clock.time_ns)
             patch.setattr(manifest, "CHUNK_SEGMENTS", 2)
-            folder = Path(tempfile.mkdtemp(dir=tmp_path, prefix=f"seed {seed} "))
-            trio.run(play, URLS[kind], folder, clock, make_history(seed))
+            each = Path(tempfile.mkdtemp(dir=folder, prefix=f"seed {seed} "))
+            trio.run(play, kind, url, each, clock, make_history(seed))
+
+
+@pytest.mark.parametrize("kind", URLS)
+def test_every_storage_is_as_its_model(kind: str, tmp_path: Path) -> None:
+    play_seeds(History, URLS[kind], tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "small segments"])
+def test_a_partition_that_is_compacted_again_and_again_changes_meanwhile(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_storage, "DELETE_RECORDS_MAX", 2)
+    monkeypatch.setattr(filelog_compaction, "STEP_BYTES", 100)
+    play_seeds(CompactingHistory, URLS[kind], tmp_path, 2 if kind == "small segments" else 4)
