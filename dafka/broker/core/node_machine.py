@@ -143,6 +143,9 @@ def announce_high_watermark(broker: str, index: Partition, offset: int) -> wire.
 _REWRITTEN = frozenset((INDEX_TOPIC, *CONTROL_TOPICS))
 """The topics whose partitions are rewritten from time to time, so that earlier records become obsolete."""
 
+POSTPONED_TOPICS_MAX = 1000
+"""The number of topics that are remembered until a broker is registered. Heads of all topics come again and again."""
+
 DELEGATED_FETCHES_MAX = 10_000
 """The number of delegated FETCHes that are remembered: one for each requester and partition."""
 
@@ -200,6 +203,7 @@ class BrokerMachine(StoreMachine):
         self._held: list[wire.BatchedMessage] | None = None
         self.unchecked: frozenset[str] = frozenset()
         self._returning: set[Partition] = set()
+        self._postponed: set[str] = set()
 
     def start(self, now: float) -> list[Action]:
         """Subscribe as a store does, to messages of brokers, and to the acknowledgements of this broker's indexes."""
@@ -300,6 +304,13 @@ class BrokerMachine(StoreMachine):
     def ask_heads(self, topics: Iterable[str]) -> list[Action]:
         """Ask for the heads of topics of which this broker becomes a replica."""
         return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
+
+    def ask_postponed(self) -> list[Action]:
+        """Ask for the heads of topics of which nothing was taken before this broker was registered, once it is."""
+        if not self._policy.is_registered:
+            return []
+        topics, self._postponed = self._postponed, set()
+        return self.ask_heads(sorted(topics))
 
     def _is_report(self, message: wire.BatchedMessage) -> bool:
         """Record the news in a message, and return whether it has nothing else."""
@@ -404,9 +415,11 @@ class BrokerMachine(StoreMachine):
         if partition in self.reassembler.cursors:
             return super()._follow_partition(partition, now, is_live=is_live)
         is_kept = self._policy.keeps(partition)
-        if is_kept is None:
+        if is_kept is None and self._policy.is_registered:
             return super()._follow_partition(partition, now, is_live=is_live)
         if is_kept:
             self.reassembler.follow_partition(partition, 0, now)
             self._ended.record_heard(partition, now)
-        return is_kept
+        elif not self._policy.is_registered and len(self._postponed) < POSTPONED_TOPICS_MAX:
+            self._postponed.add(partition.topic)
+        return bool(is_kept)

@@ -31,6 +31,11 @@ class PartitionPolicy:
     _logs: ReplicatedLogs
     _creates_topics: bool = attrs.field(kw_only=True)
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the broker belongs to a cluster. Before, it cannot know whether it is alone: see `keeps`."""
+        return self._address in self._state.brokers
+
     def owns(self, partition: Partition) -> bool:
         """Return whether only this broker writes a partition."""
         return owner_of(partition.address) == self._address

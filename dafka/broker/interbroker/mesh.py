@@ -47,6 +47,10 @@ class BrokerMesh:
         """Ask other stores for the ends of the partitions of topics."""
         self._act(self._machine.ask_heads(topics))
 
+    def ask_postponed(self) -> None:
+        """Ask for the heads of topics of which nothing was taken before this broker was registered, once it is."""
+        self._act(self._machine.ask_postponed())
+
     def subscribe_acknowledgements(self, address: str) -> None:
         """Subscribe to the acknowledgements of other replicas for the logs that a broker leads."""
         self._sockets.subscribe(wire.subscription_prefix(Command.ACK, f"{address}/"))

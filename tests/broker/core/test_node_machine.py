@@ -43,6 +43,7 @@ class Policy:
 
     def __init__(self, leader: str) -> None:
         self._leader = leader
+        self.is_registered = True
 
     def owns(self, partition: Partition) -> bool:
         return partition.address.startswith(OWN)
@@ -145,6 +146,26 @@ def test_acknowledgements_and_announcements_of_indexes_are_reported_once(machine
     announced = Partition("$logs", LOG)
     effects = receive(machine, wire.Head(announced.address, announced.topic, 4))
     assert effects == [IndexesAnnounced(frozenset({announced}))]
+
+
+def test_a_broker_takes_nothing_of_clients_before_it_is_registered() -> None:
+    policy = Policy("")
+    policy.is_registered = False
+    machine = BrokerMachine(OWN, Config(), {}, {}, (), StoredPartitions({}), cast("PartitionPolicy", policy))
+    head, control = wire.Head(PRODUCER, "orders", 3), wire.Head(LOG, "$brokers", 3)
+
+    def ask_postponed() -> list[wire.BatchedMessage]:
+        return [each.message for each in machine.ask_postponed() if isinstance(each, Publish)]
+
+    for message in (head, run(PRODUCER), wire.Head(PRODUCER, "other", 0), control):
+        machine.receive([message], 0.0)
+    assert list(machine.reassembler.cursors) == [Partition("$brokers", LOG)]
+    assert ask_postponed() == []
+    policy.is_registered = True
+    assert ask_postponed() == [wire.GetHeads(topic, OWN) for topic in ("orders", "other")]
+    assert ask_postponed() == []
+    machine.receive([head], 0.0)
+    assert Partition("orders", PRODUCER) in machine.reassembler.cursors
 
 
 def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachine) -> None:

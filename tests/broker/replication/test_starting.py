@@ -7,7 +7,9 @@ from collections import Counter
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.metadata.store_record import CLUSTER_TOPIC
+from dafka.broker.core.partition_address import INDEX_TOPIC
 from tests.broker.replication.virtual_cluster import VirtualCluster, open_virtual_cluster, wait_for
 
 PLACEMENT = ("ABC", "BCA", "CAB")
@@ -47,6 +49,18 @@ async def test_a_broker_describes_the_cluster_before_others_have_checked_its_sto
             assert not found.has_started.is_set()
             await start_together(cluster, "BC")
         assert [await cluster.wait_leader("ABC", number=number) for number in range(3)]
+
+
+async def test_a_broker_that_joins_copies_no_logs_before_it_knows_which_it_keeps(autojump_clock: MockClock) -> None:
+    async with open_virtual_cluster("ABC", *PLACEMENT) as cluster:
+        for number in range(3):
+            await cluster.append(cluster.leader("orders", number), b"one", b"two", number=number)
+        await cluster.start("D")
+        kept = {partition.topic for partition in await cluster.disks["D"].partitions()}
+        assert kept >= {"$brokers", "$branches", METADATA_TOPIC}
+        assert "orders" not in kept
+        indexes = [each for each in await cluster.disks["D"].partitions() if each.topic == INDEX_TOPIC]
+        assert all(cluster.is_metadata(each.address) for each in indexes)
 
 
 async def count_start(log_count: int) -> tuple[Counter[str], int]:
