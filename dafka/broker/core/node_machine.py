@@ -203,7 +203,10 @@ class BrokerMachine(StoreMachine):
         self._held: list[wire.BatchedMessage] | None = None
         self.unchecked: frozenset[str] = frozenset()
         self._returning: set[Partition] = set()
+        self._is_full = False
+        self._is_joining = not policy.is_registered
         self._postponed: set[str] = set()
+        self._hold_some()
 
     def start(self, now: float) -> list[Action]:
         """Subscribe as a store does, to messages of brokers, and to the acknowledgements of this broker's indexes."""
@@ -280,8 +283,28 @@ class BrokerMachine(StoreMachine):
 
     def hold_client_data(self, now: float, *, is_held: bool) -> list[Action]:
         """Stop or continue to receive records of clients. Records of brokers, such as control records, go on."""
-        self.reassembler.hold(self._policy.is_client_data if is_held else None)
+        self._is_full = is_held
+        self._hold_some()
         return self._due_fetches(now)
+
+    def apply_registration(self, now: float) -> list[Action]:
+        """Receive more than what describes the cluster, once this broker is registered.
+
+        Ask for the heads of topics of which nothing was taken before.
+        """
+        if not self._is_joining or not self._policy.is_registered:
+            return []
+        self._is_joining = False
+        self._hold_some()
+        return [*self.ask_heads(sorted(self._postponed)), *self._due_fetches(now)]
+
+    def _hold_some(self) -> None:
+        self.reassembler.hold(self._is_held if self._is_full or self._is_joining else None)
+
+    def _is_held(self, partition: Partition) -> bool:
+        if self._is_joining and not self._policy.describes_cluster(partition):
+            return True
+        return self._is_full and self._policy.is_client_data(partition)
 
     def store_own(self, partition: Partition, end: int) -> None:
         """Record that records of this node's own partition are durable that were not appended by `append_own`."""
@@ -304,13 +327,6 @@ class BrokerMachine(StoreMachine):
     def ask_heads(self, topics: Iterable[str]) -> list[Action]:
         """Ask for the heads of topics of which this broker becomes a replica."""
         return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
-
-    def ask_postponed(self) -> list[Action]:
-        """Ask for the heads of topics of which nothing was taken before this broker was registered, once it is."""
-        if not self._policy.is_registered:
-            return []
-        topics, self._postponed = self._postponed, set()
-        return self.ask_heads(sorted(topics))
 
     def _is_report(self, message: wire.BatchedMessage) -> bool:
         """Record the news in a message, and return whether it has nothing else."""
@@ -415,11 +431,11 @@ class BrokerMachine(StoreMachine):
         if partition in self.reassembler.cursors:
             return super()._follow_partition(partition, now, is_live=is_live)
         is_kept = self._policy.keeps(partition)
-        if is_kept is None and self._policy.is_registered:
+        if is_kept is None and not self._is_joining:
             return super()._follow_partition(partition, now, is_live=is_live)
         if is_kept:
             self.reassembler.follow_partition(partition, 0, now)
             self._ended.record_heard(partition, now)
-        elif not self._policy.is_registered and len(self._postponed) < POSTPONED_TOPICS_MAX:
+        elif self._is_joining and len(self._postponed) < POSTPONED_TOPICS_MAX:
             self._postponed.add(partition.topic)
         return bool(is_kept)

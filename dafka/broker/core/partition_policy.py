@@ -40,6 +40,12 @@ class PartitionPolicy:
         """Return whether only this broker writes a partition."""
         return owner_of(partition.address) == self._address
 
+    def describes_cluster(self, partition: Partition) -> bool:
+        """Return whether every broker of the cluster stores a partition: control records, and the log of metadata."""
+        address = parse_address(partition.address)
+        is_of_metadata = address is not None and address.topic_id == self._state.cluster_id
+        return is_of_metadata or partition.topic in CONTROL_TOPICS
+
     def is_client_data(self, partition: Partition) -> bool:
         """Return whether a partition has records of clients, or the index of such records."""
         address = parse_address(partition.address)
@@ -50,14 +56,11 @@ class PartitionPolicy:
 
     def keeps(self, partition: Partition) -> bool | None:
         """Return whether this broker stores a partition; None if the limits for peers decide."""
-        if partition.topic in CONTROL_TOPICS:
+        if self.describes_cluster(partition):
             return True
         address = parse_address(partition.address)
-        if address is not None and address.topic_id in self._state.deleted_ids:
+        if partition.topic == METADATA_TOPIC or (address is not None and address.topic_id in self._state.deleted_ids):
             return False
-        is_of_metadata = address is not None and address.topic_id == self._state.cluster_id
-        if is_of_metadata or partition.topic == METADATA_TOPIC:
-            return is_of_metadata
         if self._brokers.is_alone:
             return None
         found = self._logs.keeps(partition)

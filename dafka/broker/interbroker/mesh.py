@@ -47,9 +47,9 @@ class BrokerMesh:
         """Ask other stores for the ends of the partitions of topics."""
         self._act(self._machine.ask_heads(topics))
 
-    def ask_postponed(self) -> None:
-        """Ask for the heads of topics of which nothing was taken before this broker was registered, once it is."""
-        self._act(self._machine.ask_postponed())
+    def apply_registration(self) -> None:
+        """Receive more than what describes the cluster, once this broker is registered."""
+        self._act(self._machine.apply_registration(trio.current_time()))
 
     def subscribe_acknowledgements(self, address: str) -> None:
         """Subscribe to the acknowledgements of other replicas for the logs that a broker leads."""

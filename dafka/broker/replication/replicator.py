@@ -193,7 +193,7 @@ class Replicator(CommitStage):
                 self._removed[known.topic_id] = self._remove_topic(known)
             if found is not None and found != known:
                 self._add_topic(found)
-        self._mesh.ask_postponed()
+        self._mesh.apply_registration()
         for deletion in self._state.take_closed():
             self._forget_control(deletion.topic)
             removed = self._removed.pop(deletion.topic.topic_id, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 import pytest
@@ -30,7 +31,7 @@ from dafka.broker.core.rounds import (
     tell_end,
 )
 from dafka.config import Config
-from dafka.protocol.actions import Append, Effect, Publish
+from dafka.protocol.actions import Action, Append, Effect, Publish
 from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.records import Partition, RecordBatch
 
@@ -50,6 +51,12 @@ class Policy:
 
     def keeps(self, partition: Partition) -> bool | None:
         return True if "/" in partition.address else None
+
+    def describes_cluster(self, partition: Partition) -> bool:
+        return partition.topic == "$brokers"
+
+    def is_client_data(self, partition: Partition) -> bool:
+        return partition.topic == "orders"
 
     def acknowledges(self, _partition: Partition) -> bool:
         return True
@@ -148,24 +155,34 @@ def test_acknowledgements_and_announcements_of_indexes_are_reported_once(machine
     assert effects == [IndexesAnnounced(frozenset({announced}))]
 
 
-def test_a_broker_takes_nothing_of_clients_before_it_is_registered() -> None:
-    policy = Policy("")
+def test_a_broker_takes_only_what_describes_the_cluster_before_it_is_registered() -> None:
+    policy, stored, control = Policy(""), Partition("orders", PRODUCER), Partition("$brokers", LOG)
     policy.is_registered = False
-    machine = BrokerMachine(OWN, Config(), {}, {}, (), StoredPartitions({}), cast("PartitionPolicy", policy))
-    head, control = wire.Head(PRODUCER, "orders", 3), wire.Head(LOG, "$brokers", 3)
+    ends = {stored: 2}
+    machine = BrokerMachine(OWN, Config(), ends, {}, (), StoredPartitions({}), cast("PartitionPolicy", policy))
 
-    def ask_postponed() -> list[wire.BatchedMessage]:
-        return [each.message for each in machine.ask_postponed() if isinstance(each, Publish)]
+    def publish(actions: Iterable[Action]) -> list[wire.BatchedMessage]:
+        return [each.message for each in actions if isinstance(each, Publish)]
 
-    for message in (head, run(PRODUCER), wire.Head(PRODUCER, "other", 0), control):
-        machine.receive([message], 0.0)
-    assert list(machine.reassembler.cursors) == [Partition("$brokers", LOG)]
-    assert ask_postponed() == []
+    def fetched(messages: Iterable[wire.BatchedMessage]) -> set[Partition]:
+        return {Partition(each.subject, each.partition) for each in messages if isinstance(each, wire.Fetch)}
+
+    heads = [wire.Head(each.address, each.topic, 3) for each in (stored, control)]
+    new = [wire.Head(PRODUCER, "new", 3), wire.Head(f"{OTHER}/{'e' * 32}/0", "other", 0), run(OTHER)]
+    assert fetched(publish(machine.receive([*heads, *new], 0.0))) == {control}
+    machine.reassembler.record_known_end(stored, 4)
+    for is_held in (True, False):
+        assert publish(machine.hold_client_data(0.0, is_held=is_held)) == []
+    assert publish(machine.apply_registration(0.0)) == []
     policy.is_registered = True
-    assert ask_postponed() == [wire.GetHeads(topic, OWN) for topic in ("orders", "other")]
-    assert ask_postponed() == []
-    machine.receive([head], 0.0)
-    assert Partition("orders", PRODUCER) in machine.reassembler.cursors
+    found = publish(machine.apply_registration(0.0))
+    assert [each for each in found if isinstance(each, wire.GetHeads)] == [
+        wire.GetHeads(topic, OWN) for topic in ("new", "orders")
+    ]
+    assert stored in fetched(found)
+    assert publish(machine.apply_registration(0.0)) == []
+    machine.receive(new, 0.0)
+    assert Partition("new", PRODUCER) in machine.reassembler.cursors
 
 
 def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachine) -> None:

@@ -560,6 +560,7 @@ def test_topics_are_followed_as_they_are_created_changed_deleted_and_made_again_
         replicator._join_cluster, replicator._add_topic = note("join"), note("add")
         replicator._remove_topic = note("remove", ["its logs"])
         replicator._control = SimpleNamespace(forget=note("forget"))
+        replicator._mesh.apply_registration = note("registered")
         replicator._deletion = SimpleNamespace(drop_topic="drop")
         replicator.logs = SimpleNamespace(forget_control=note("control"))
         replicator._indexes = {"1D/0": {INDEX}, "1D/2": {INDEX}}
@@ -574,6 +575,6 @@ def test_topics_are_followed_as_they_are_created_changed_deleted_and_made_again_
         expected: list[Any] = ["members", ("reassigner",), *[("join",)] * (was_alone and not is_alone and is_running)]
         expected += [("changed",), ("find", "orders")]
         expected += [("remove", known)] * is_removed + [("add", found)] * (found is not None and found != known)
-        expected += [("closed",), ("control", "1D/0"), ("control", "1D/1"), ("forget", ["1D/0", "1D/1"])]
+        expected += [("registered",), ("closed",), ("control", "1D/0"), ("control", "1D/1"), ("forget", ["1D/0", "1D/1"])]
         expected += [("start", "drop", deletion, ["its logs"] if is_removed else ())] * is_running
         assert (made, replicator._indexes) == (expected, {"1D/2": {INDEX}})
