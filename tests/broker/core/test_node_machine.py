@@ -168,7 +168,11 @@ def test_a_broker_takes_only_what_describes_the_cluster_before_it_is_registered(
         return {Partition(each.subject, each.partition) for each in messages if isinstance(each, wire.Fetch)}
 
     heads = [wire.Head(each.address, each.topic, 3) for each in (stored, control)]
-    new = [wire.Head(PRODUCER, "new", 3), wire.Head(f"{OTHER}/{'e' * 32}/0", "other", 0), run(OTHER)]
+    new: list[wire.BatchedMessage] = [
+        wire.Head(PRODUCER, "new", 3),
+        wire.Head(f"{OTHER}/{'e' * 32}/0", "other", 0),
+        run(OTHER),
+    ]
     assert fetched(publish(machine.receive([*heads, *new], 0.0))) == {control}
     machine.reassembler.record_known_end(stored, 4)
     for is_held in (True, False):
