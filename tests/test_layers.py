@@ -51,6 +51,7 @@ CORE = (
     | POLICY
     | {
         "broker.core",
+        "broker.core.broker_news",
         "broker.core.node_machine",
         "broker.core.rounds",
         "broker.core.tables",
@@ -98,7 +99,8 @@ MAY_IMPORT = {
     "broker.core.partition_policy": PROTOCOL | LOG | {"broker.core.replication"},
     "broker.core.tables": PROTOCOL | POLICY,
     "broker.core.cluster_status": PROTOCOL | POLICY | {"broker.core.tables"},
-    "broker.core.node_machine": PROTOCOL | POLICY | {"broker.core.rounds"},
+    "broker.core.broker_news": PROTOCOL | METADATA | {"broker.core.rounds"},
+    "broker.core.node_machine": PROTOCOL | POLICY | {"broker.core.broker_news", "broker.core.rounds"},
     "broker.core.rounds": PROTOCOL | METADATA,
     "broker.access": VOCABULARY | METADATA,
     "broker.connections": ROLES | {"broker.access"},

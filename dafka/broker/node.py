@@ -11,6 +11,15 @@ from typing import Any
 
 import trio
 
+from dafka.broker.core.broker_news import (
+    HeartbeatsReceived,
+    HighWatermarksAnnounced,
+    IndexesAcknowledged,
+    IndexesAnnounced,
+    MessagesReceived,
+    RoundsReceived,
+    StoreChecked,
+)
 from dafka.broker.core.cluster_status import MetadataQuorum, describe_quorum
 from dafka.broker.core.log.log import Log
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
@@ -19,17 +28,7 @@ from dafka.broker.core.metadata.log_replicas import LogReplicas
 from dafka.broker.core.metadata.planner import Planner, PlannerSettings
 from dafka.broker.core.metadata.store_record import StoreRecord
 from dafka.broker.core.metadata.topics import Topic
-from dafka.broker.core.node_machine import (
-    BrokerMachine,
-    HeartbeatsReceived,
-    HighWatermarksAnnounced,
-    IndexesAcknowledged,
-    IndexesAnnounced,
-    MessagesReceived,
-    RoundsReceived,
-    StoreChecked,
-    TopicMissing,
-)
+from dafka.broker.core.node_machine import BrokerMachine, TopicMissing
 from dafka.broker.core.partition_address import name_log
 from dafka.broker.core.replication.records import EpochStart
 from dafka.broker.core.tables import BrokerTables

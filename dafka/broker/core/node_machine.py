@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from dafka import wire
-from dafka.broker.core.metadata.brokers import BROKERS_TOPIC
+from dafka.broker.core.broker_news import BrokerNews
 from dafka.broker.core.metadata.cluster_state import METADATA_TOPIC
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.partition_policy import CONTROL_TOPICS, PartitionPolicy
@@ -16,11 +16,6 @@ from dafka.broker.core.rounds import (
     CHECKS_TOPIC,
     ROUNDS_TOPIC,
     SEPARATOR,
-    CheckAnswer,
-    Round,
-    RoundReply,
-    read_check,
-    read_round,
 )
 from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Effect, Publish, Subscribe
@@ -32,112 +27,10 @@ from dafka.wire import Command
 
 
 @attrs.frozen
-class HeartbeatsReceived(Effect):
-    """Brokers have sent heartbeats, or records, which count as heartbeats."""
-
-    brokers: frozenset[str]
-
-
-@attrs.frozen
-class IndexesAcknowledged(Effect):
-    """Other replicas have acknowledged index records of this broker.
-
-    `ends` has the sequence after the last acknowledged record, by partition of an index and by broker.
-    """
-
-    ends: Mapping[tuple[Partition, str], int]
-
-
-@attrs.frozen
-class IndexesAnnounced(Effect):
-    """Leaders have announced partitions of indexes, as they can have missed the acknowledgements of this broker."""
-
-    partitions: frozenset[Partition]
-
-
-@attrs.frozen
-class RoundsReceived(Effect):
-    """Messages of lease rounds have arrived, each with the address of its sender.
-
-    Several brokers have the same address if the disk of one of them was cloned.
-    """
-
-    asked: Sequence[tuple[str, Round]]
-    answers: Sequence[tuple[str, RoundReply]]
-
-
-@attrs.frozen
-class StoreChecked(Effect):
-    """Other brokers tell what they remember of the store of this one.
-
-    Attributes:
-        met: Brokers that are heard, and have not checked the store. The machine is held.
-        answers: The answers of brokers that check it, each with the address of its sender.
-        ends: How far others have partitions that this broker has written.
-    """
-
-    met: frozenset[str]
-    answers: Sequence[tuple[str, CheckAnswer]]
-    ends: Mapping[Partition, int]
-
-
-@attrs.frozen
-class HighWatermarksAnnounced(Effect):
-    """Leaders have announced the high watermarks of logs that others observe, by the partition of their index."""
-
-    offsets: Mapping[Partition, int]
-
-
-@attrs.frozen
-class MessagesReceived(Effect):
-    """Other brokers have sent messages, each with the address of its sender; see `BrokerMessenger`."""
-
-    messages: Sequence[tuple[str, bytes]]
-
-
-@attrs.frozen
 class TopicMissing(Effect):
     """A producer writes to a topic that this broker must create."""
 
     topic: str
-
-
-@attrs.define
-class _Received:
-    """The news in the messages of one call of `BrokerMachine.receive`."""
-
-    met: set[str] = attrs.field(factory=set)
-    heartbeats: set[str] = attrs.field(factory=set)
-    acknowledgements: dict[tuple[Partition, str], int] = attrs.field(factory=dict)
-    announced: set[Partition] = attrs.field(factory=set)
-    rounds: dict[tuple[str, str], Round] = attrs.field(factory=dict)  # by broker and start
-    answers: dict[str, RoundReply] = attrs.field(factory=dict)
-    checks: list[tuple[str, CheckAnswer]] = attrs.field(factory=list)
-    ends: dict[Partition, int] = attrs.field(factory=dict)
-    high_watermarks: dict[Partition, int] = attrs.field(factory=dict)
-    messages: list[tuple[str, bytes]] = attrs.field(factory=list)
-
-    def effects(self) -> Iterator[Effect]:
-        """Yield the effects, in the order in which they are executed."""
-        if self.heartbeats:
-            yield HeartbeatsReceived(frozenset(self.heartbeats))
-        if self.acknowledgements:
-            yield IndexesAcknowledged(self.acknowledgements)
-        if self.announced:
-            yield IndexesAnnounced(frozenset(self.announced))
-        if self.rounds or self.answers:
-            yield RoundsReceived([(each[0], found) for each, found in self.rounds.items()], [*self.answers.items()])
-        if self.met or self.checks or self.ends:
-            yield StoreChecked(frozenset(self.met), self.checks, self.ends)
-        if self.high_watermarks:
-            yield HighWatermarksAnnounced(self.high_watermarks)
-        if self.messages:
-            yield MessagesReceived(self.messages)
-
-
-def announce_high_watermark(broker: str, index: Partition, offset: int) -> wire.Ack:
-    """Return the message with which a leader announces the high watermark of the log with this index partition."""
-    return wire.Ack(f"{METADATA_TOPIC}{SEPARATOR}{index.address}", METADATA_TOPIC, offset, broker)
 
 
 _REWRITTEN = frozenset((INDEX_TOPIC, *CONTROL_TOPICS))
@@ -197,7 +90,6 @@ class BrokerMachine(StoreMachine):
         super().__init__(address, config, ends, idle_s=idle_s, is_own=policy.owns, stored=stored)
         self.reassembler.limit_rate(policy.is_background_copy, config.broker.copy_rate_bytes)
         self._policy = policy
-        self._received = _Received()
         self._delegated_fetches = DelegatedFetches()
         self._hidden = set(hidden)
         self._held: list[wire.BatchedMessage] | None = None
@@ -219,20 +111,20 @@ class BrokerMachine(StoreMachine):
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Process the messages of a store, acknowledgements, heartbeats and lease rounds."""
-        self._received = _Received()
+        news = BrokerNews(self.address)
         messages = list(messages)
         if self._held is None and (met := self.unchecked.intersection(map(_sender, messages))):
             self.hold()
-            self._received.met |= met
+            news.met |= met
         if self._held is None:
-            taken = [each for each in messages if not self._is_report(each) and not self._is_delegated(each)]
-            return [*self._with_effects(super().receive(taken, now)), *self._received.effects()]
+            taken = [each for each in messages if not news.record(each) and not self._is_delegated(each)]
+            return [*self._with_effects(super().receive(taken, now)), *news.effects()]
         for each in messages:
             if isinstance(each, wire.Ack) and each.subject.startswith((ROUNDS_TOPIC, CHECKS_TOPIC)):
-                self._record_ack(each)
+                news.record(each)
             elif not isinstance(each, wire.RecordRun | wire.BrokerMessage):  # these come again
                 self._held.append(each)
-        return [*self._received.effects()]
+        return [*news.effects()]
 
     def hold(self) -> None:
         """Process nothing but rounds until `release`, because the store is checked."""
@@ -327,57 +219,6 @@ class BrokerMachine(StoreMachine):
     def ask_heads(self, topics: Iterable[str]) -> list[Action]:
         """Ask for the heads of topics of which this broker becomes a replica."""
         return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
-
-    def _is_report(self, message: wire.BatchedMessage) -> bool:
-        """Record the news in a message, and return whether it has nothing else."""
-        if isinstance(message, wire.RecordRun):
-            # Under load, the explicit heartbeats of a broker wait behind its records, so these are heartbeats, too.
-            address = message.batch.partition.address
-            if message.requestor is None and SEPARATOR in address:
-                self._received.heartbeats.add(owner_of(address))
-            return False
-        if isinstance(message, wire.Ack):
-            self._record_ack(message)
-            return True
-        if isinstance(message, wire.BrokerMessage):
-            self._received.messages.append((message.address, message.content))
-            return True
-        if isinstance(message, wire.Head):
-            if message.subject == BROKERS_TOPIC:
-                self._received.heartbeats.add(message.address)
-            elif message.subject == INDEX_TOPIC:
-                self._received.announced.add(Partition(message.subject, message.address))
-        return False
-
-    def _record_ack(self, message: wire.Ack) -> None:
-        if message.subject == ROUNDS_TOPIC:
-            self._record_round(message)
-        elif message.subject.startswith(CHECKS_TOPIC):
-            self._record_check(message)
-        elif message.subject == METADATA_TOPIC and message.address != self.address:
-            index = Partition(INDEX_TOPIC, message.partition.removeprefix(f"{METADATA_TOPIC}{SEPARATOR}"))
-            self._received.high_watermarks[index] = max(message.sequence, self._received.high_watermarks.get(index, 0))
-        elif message.subject == INDEX_TOPIC and message.address:
-            key = Partition(message.subject, message.partition), message.address
-            self._received.acknowledgements[key] = max(
-                message.sequence + 1, self._received.acknowledgements.get(key, 0)
-            )
-
-    def _record_round(self, message: wire.Ack) -> None:
-        found = read_round(message)
-        if isinstance(found, Round):
-            self._received.rounds[message.address, found.claim.start] = found
-        elif found is not None and message.address != self.address and owner_of(message.partition) == self.address:
-            self._received.answers[message.address] = found
-
-    def _record_check(self, message: wire.Ack) -> None:
-        found = read_check(message)
-        if message.address == self.address or owner_of(message.partition) != self.address:
-            return
-        if isinstance(found, CheckAnswer):
-            self._received.checks.append((message.address, found))
-        elif found is not None:
-            self._received.ends[found[0]] = max(found[1], self._received.ends.get(found[0], 0))
 
     def _is_delegated(self, message: wire.BatchedMessage) -> bool:
         """Return whether a message requests records that the leader of their log has, too, and will send.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 
 from dafka import wire
-from dafka.broker.core.node_machine import BrokerMachine, announce_high_watermark
+from dafka.broker.core.broker_news import announce_high_watermark
+from dafka.broker.core.node_machine import BrokerMachine
 from dafka.protocol.actions import Action
 from dafka.records import Partition
 from dafka.roles.sockets import NodeSockets

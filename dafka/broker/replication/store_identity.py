@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from dafka import wire
+from dafka.broker.core.broker_news import RoundsReceived, StoreChecked
 from dafka.broker.core.metadata.store_check import (
     ANSWER_S,
     KnownStores,
@@ -33,7 +34,7 @@ from dafka.broker.core.metadata.store_record import (
     encode_counters,
     encode_store_record,
 )
-from dafka.broker.core.node_machine import BrokerMachine, RoundsReceived, StoreChecked
+from dafka.broker.core.node_machine import BrokerMachine
 from dafka.broker.core.partition_address import INDEX_TOPIC, parse_address
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.core.rounds import CheckAnswer, Round, RoundKind, answer_check, ask_round, tell_end

@@ -8,17 +8,16 @@ from typing import cast
 import pytest
 
 from dafka import wire
-from dafka.broker.core.metadata.store_check import StoreClaim, StoreMemory
-from dafka.broker.core.node_machine import (
-    BrokerMachine,
+from dafka.broker.core.broker_news import (
     HeartbeatsReceived,
     IndexesAcknowledged,
     IndexesAnnounced,
     MessagesReceived,
     RoundsReceived,
     StoreChecked,
-    TopicMissing,
 )
+from dafka.broker.core.metadata.store_check import StoreClaim, StoreMemory
+from dafka.broker.core.node_machine import BrokerMachine, TopicMissing
 from dafka.broker.core.partition_policy import PartitionPolicy
 from dafka.broker.core.rounds import (
     CheckAnswer,

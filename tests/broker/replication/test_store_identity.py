@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from dafka.broker.core.broker_news import RoundsReceived, StoreChecked
 from dafka.broker.core.metadata.store_check import SETTLE_S, STARTS_MAX, StoreClaim, StoreMemory
 from dafka.broker.core.metadata.store_record import (
     CLUSTER_TOPIC,
@@ -23,7 +24,6 @@ from dafka.broker.core.metadata.store_record import (
     decode_store_record,
     encode_store_record,
 )
-from dafka.broker.core.node_machine import RoundsReceived, StoreChecked
 from dafka.broker.core.partition_address import INDEX_TOPIC
 from dafka.broker.core.replication.records import BRANCHES_TOPIC
 from dafka.broker.core.rounds import CheckAnswer, Round, RoundKind, RoundReply, read_check, read_round
