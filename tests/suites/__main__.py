@@ -31,6 +31,7 @@ from tests.suites import (
     kafka_go,
     kafka_python,
     kafkajs,
+    karapace,
     librdkafka,
     platformatic,
     quix_streams,
@@ -52,6 +53,7 @@ SUITES = {
     "faststream": faststream.SUITE,
     "faust": faust.SUITE,
     "quix-streams": quix_streams.SUITE,
+    "karapace": karapace.SUITE,
 }
 
 

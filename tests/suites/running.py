@@ -87,11 +87,11 @@ class Run:
             started = []
             for number, address in enumerate(listen, first):
                 storage = f"filelog:{folder}/log-{number}"
-                options = ["--kafka", address, "--storage", storage, "--config", str(config)]
+                options = ["--kafka", address, "--storage", storage, "--config", str(config), "--number", str(number)]
                 if not address.endswith(":0"):
                     options += ["--advertised-listener", address]
                 if len(listen) > 1:
-                    options += ["--number", str(number), "--initial-brokers", str(len(listen))]
+                    options += ["--initial-brokers", str(len(listen))]
                     started.append((dafka.start_node("broker", *options), 1))
                 else:
                     started.append((dafka.start_up(*options), 2))
