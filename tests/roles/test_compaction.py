@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,13 @@ from dafka import Config, Consumer, Store, open_reader
 from dafka.config import StoreConfig
 from dafka.errors import StorageError, StorageLostError
 from dafka.protocol import RecordsCompacted, StorageFailed
-from dafka.records import Partition, ProducerRecord, Record
+from dafka.records import Partition, ProducerRecord, Record, RecordBatch
 from dafka.roles.compactor import CLEAN_ENDS, Compactor
 from dafka.roles.statistics import TopicCounts
-from dafka.storage import open_storage
+from dafka.storage import open_storage, read_range
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, open_store, wait_event
+from tests.seeds import each_seed
 from tests.waiting import wait_until
 
 COUNT, KEYS = 3000, 50
@@ -241,3 +243,26 @@ async def test_compaction_reads_at_most_the_rate_and_takes_at_most_a_quarter_of_
         await trio.sleep(100)  # between two compactions
         await compactor.attempt(Partition("prices", "A"), work)
     assert waits == pytest.approx([0.5, 6, 0.5, 10, 0, 0, 0, 0])
+
+
+async def compact_again_and_again(seed: int) -> None:
+    draw, partition, end = Random(seed), Partition("prices", "A"), 0
+    settings = Config().with_store(compaction_rate_bytes=0, compaction_dirty_percent=0).store
+    async with open_storage("memory:") as storage:
+        compactor = Compactor(storage, settings, lambda _: None)
+        for _ in range(20):
+            keys: list[bytes | None] = [b"%d" % draw.randrange(4) for _ in range(draw.randint(1, 6))]
+            await storage.append([RecordBatch(partition, end, [b"value"] * len(keys), keys=keys)])
+            end += len(keys)
+            if draw.random() < 0.3:  # the store starts again
+                compactor = Compactor(storage, settings, lambda _: None)
+            await compactor.compact(partition)
+            clean_end = await compactor.clean_end(partition)
+            assert clean_end == end - 1
+            held = [each async for batch in read_range(storage, partition, 0, clean_end) for each in batch]
+            assert len({each.key for each in held}) == len(held)
+
+
+@each_seed(20)
+def test_of_each_key_one_record_is_left_whatever_was_compacted_before(seed: int) -> None:
+    trio.run(compact_again_and_again, seed)
