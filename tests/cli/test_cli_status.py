@@ -26,6 +26,7 @@ from dafka.broker.core.metadata.features import SUPPORTED, FeatureLevels, Featur
 from dafka.broker.core.metadata.restoring import take_restored
 from dafka.broker.core.scram_credentials import ScramMechanism
 from dafka.cli import main
+from dafka.cli.kafka import cluster_backup
 from dafka.cli.kafka.cluster_verify import find_differing
 from dafka.cli.status import ClusterBrokers, broker_faults, read_brokers
 from dafka.cli.status_output import BrokerView, Shown, print_survey, survey_to_json
@@ -468,7 +469,10 @@ async def test_the_log_of_a_cluster_says_who_has_changed_what() -> None:
         assert any("create topic orders, logs: 2" in each for each in text)
 
 
-async def test_the_metadata_of_a_cluster_is_restored_into_a_new_one(tmp_path: Path) -> None:
+async def test_the_metadata_of_a_cluster_is_restored_into_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_backup, "_REQUEST_RECORDS", 2)  # so that it takes several requests
     file = tmp_path / "metadata"
     async with open_webs(1) as (web,):
         settings = {"retention.ms": "60000", "availability": "branch"}
