@@ -258,8 +258,6 @@ def _read_batches(context: RequestContext, log: Log, records: bytes | memoryview
 
 def _refuse(index: int, refused: AppendRefusedError, leader: LeaderIdAndEpoch | None = None) -> PendingPart:
     async def answer() -> PartitionProduceResponse:
-        with trio.CancelScope(shield=True):  # others can have used up the time of the request
-            await trio.lowlevel.checkpoint()
         found = _answer(index, refused.error_code, message=refused.message, leader=leader)
         found.record_errors = [
             BatchIndexAndErrorMessage(batch_index=each.number, batch_index_error_message=each.message)
