@@ -123,20 +123,22 @@ class History:
 
     def move_to(self, offset: int) -> None:
         partitions = [{"partition_index": log, "start_offset": offset} for log in range(self.logs)]
-        self.administrate(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"partitions": partitions})
-        if self.start is not None:
-            self.begin(offset)
+        assert self.administrate(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"partitions": partitions}) == ErrorCode.NONE
+        self.begin(offset)  # it is created if it does not exist
 
     def forget(self) -> None:
         """Delete the offsets, and set where the queue begins."""
-        self.administrate(ApiKey.DELETE_SHARE_GROUP_OFFSETS, {})
+        error = self.administrate(ApiKey.DELETE_SHARE_GROUP_OFFSETS, {})
+        assert error == (ErrorCode.GROUP_ID_NOT_FOUND if self.start is None else ErrorCode.NONE)
         self.start = None
         self.create()
 
-    def administrate(self, api: ApiKey, fields: dict[str, Any]) -> None:
+    def administrate(self, api: ApiKey, fields: dict[str, Any]) -> int:
+        """Return the error of a request of Kafka's about the queue's offsets."""
         topics = [{"topic_name": self.queue.topic, **fields}]
         (result,) = self.ask_kafka(api, 0, "", group_id=self.queue.name, topics=topics)
-        assert result["error_code"] == (ErrorCode.GROUP_ID_NOT_FOUND if self.start is None else ErrorCode.NONE)
+        error: int = result["error_code"]
+        return error
 
     def ask_kafka(self, api: ApiKey, version: int, field: str, **values: Any) -> list[Any]:
         """Return the results of a request of Kafka's at the coordinator."""
