@@ -23,7 +23,7 @@ demo-spark: $(VENV)/demo-spark ## The same records in Spark (needs Java 17)
 	$(BIN)/python examples/flights_pipeline.py
 
 # More workers than cores: many tests wait for processes and sockets. tests/conftest.py has the order.
-test: $(VENV)/dev ## Run the tests (6 minutes on 2 cores)
+test: $(VENV)/dev ## Run the tests (6 to 7 minutes on 2 cores)
 	$(BIN)/pytest --workers=7 --durations=15
 
 ROOM ?=
