@@ -26,6 +26,7 @@ then are listed, too.
 def suites_page() -> str:
     """Return the page."""
     cards = [json.loads(path.read_text("utf-8")) for path in sorted(RECORDS.glob("*.json"))]
+    cards.sort(key=lambda card: str(card["client"]).casefold())
     lines = [PREFACE]
     for card in cards:
         counts = f"{card['passed']} | {len(card['failed'])} | {sum(card['skipped'].values())}"
