@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from dafka.broker.connections.memory import MemoryPool
+from dafka.broker.coordinator.share_partitions import SharePartitions
 from dafka.broker.coordinator.share_reads import AcquiredRecords, ShareRead
 from dafka.broker.core.error_codes import ErrorCode
 from dafka.broker.core.groups.share.share_partition import Acknowledgement, AcquiredRange
@@ -152,15 +153,9 @@ class World:
         await trio.lowlevel.checkpoint()
         return {}
 
-    @contextmanager
-    def delivering(self, member_id: str) -> Iterator[dict[SharedRecords, Sequence[AcquiredRange]]]:
-        acquired: dict[SharedRecords, Sequence[AcquiredRange]] = {}
-        try:
-            yield acquired
-        except BaseException:
-            for served, ranges in acquired.items():
-                self.withdraw(served, member_id, ranges)
-            raise
+    def delivering(self, member_id: str) -> AbstractContextManager[dict[Any, Sequence[AcquiredRange]]]:
+        part: Any = self
+        return SharePartitions.delivering(part, member_id)
 
     def withdraw(self, served: SharedRecords, member_id: str, ranges: Iterable[AcquiredRange]) -> None:
         for offset in [each for first, end, _ in ranges for each in range(first, end)]:
@@ -200,7 +195,7 @@ class World:
         return AcquiredRecords(batches, ranges)
 
     def _disturb(self, served: SharedRecords) -> None:
-        """Let something happen that makes a response impossible, or not."""
+        """Apply one of five faults: the end of the lease, leadership, reads, the permission, or the memory."""
         self.is_disturbed = False
         kind = self.draw.randrange(5)
         if kind == 0:
@@ -224,7 +219,7 @@ class World:
     # Members
 
     def say(self, member_id: str) -> dict[SharedLog, list[int]]:
-        """Return records that a member acknowledges: those that it has, and perhaps one of another member."""
+        """Return the records that a member acknowledges: some of its own, and at times one that it does not have."""
         said = dict[SharedLog, list[int]]()
         for each, log in self.logs.items():
             own = sorted(offset for offset, holder in log.holders.items() if holder == member_id)
