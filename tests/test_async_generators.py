@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function without those of functions in it."""
+    """Yield the nodes in a function that are not in a function inside it."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield child
@@ -88,7 +87,7 @@ def test_async_generators_are_closed_where_they_are_used() -> None:
         for path in Path(str(package.__file__)).parent.rglob("*.py")
         if _RELEVANT.search(text := path.read_text(encoding="utf-8"))
     }
-    assert _left_open(texts) == [], f"iterate in `async with {aclosing.__name__}(...)`"
+    assert _left_open(texts) == [], "iterate in `async with aclosing(...)`"
 
 
 @pytest.mark.parametrize(("text", "found"), [(LEFT, ["m:6"]), (LEFT_IN_LIST, ["m:7"]), (CLOSED, [])])

@@ -48,7 +48,15 @@ def split(items: Iterable[pytest.Item], unit_of: Callable[[str], str], first: It
 
 @attrs.define
 class _Worker:
-    """A process that runs a unit, as the process that has started it sees it."""
+    """A process that runs a unit, as the process that has started it sees it.
+
+    Attributes:
+        begun: How many tests it has begun.
+        ended: How many of them have ended.
+        started_at: When it was started, by `time.monotonic`.
+        ended_at: When it had ended.
+        processor_s: The seconds of processor time that it took, with those of the processes that it waited for.
+    """
 
     process: int
     unit: Unit
@@ -56,16 +64,8 @@ class _Worker:
     ended: int = 0
     is_done: bool = False
     started_at: float = attrs.field(factory=time.monotonic)
-
-
-@attrs.frozen
-class _Spent:
-    """What a unit took: when it started and ended, and the processor time of its process and those it waited for."""
-
-    name: str
-    started_at: float
-    ended_at: float
-    processor_s: float
+    ended_at: float = 0.0
+    processor_s: float = 0.0
 
 
 class Workers:
@@ -82,7 +82,7 @@ class Workers:
         self._unit_of = unit_of
         self._first = first
         self._running: dict[Connection[Any, Any], _Worker] = {}
-        self._spent: list[_Spent] = []
+        self._ended: list[_Worker] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -140,24 +140,24 @@ class Workers:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.process, signal.SIGKILL)
         _, status, usage = os.wait4(worker.process, 0)
-        processor_s = usage.ru_utime + usage.ru_stime
-        self._spent.append(_Spent(worker.unit.name, worker.started_at, time.monotonic(), processor_s))
+        worker.ended_at, worker.processor_s = time.monotonic(), usage.ru_utime + usage.ru_stime
+        self._ended.append(worker)
         return status
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         """With `--durations`, write which units took most processor time, and which ended last."""
         count = config.getoption("durations") or 0
-        if not (count and self._spent):
+        if not (count and self._ended):
             return
-        begun = min(each.started_at for each in self._spent)
-        total = sum(each.processor_s for each in self._spent)
-        by_time = sorted(self._spent, key=lambda each: -each.processor_s)[:count]
-        last = sorted(self._spent, key=lambda each: -each.ended_at)[:count]
+        begun = min(each.started_at for each in self._ended)
+        total = sum(each.processor_s for each in self._ended)
+        by_time = sorted(self._ended, key=lambda each: -each.processor_s)[:count]
+        last = sorted(self._ended, key=lambda each: -each.ended_at)[:count]
         for title, found in ((f"most of {total:.0f} s of processor time", by_time), ("the last to end", last)):
             terminalreporter.section(title)
             for each in found:
                 times = f"{each.started_at - begun:6.1f} to {each.ended_at - begun:6.1f} s"
-                terminalreporter.write_line(f"{each.processor_s:6.1f} s, {times}: {each.name}")
+                terminalreporter.write_line(f"{each.processor_s:6.1f} s, {times}: {each.unit.name}")
 
 
 def _temporary_folders(config: pytest.Config) -> pytest.TempPathFactory:

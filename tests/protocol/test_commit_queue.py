@@ -178,7 +178,7 @@ class Disk:
         if isinstance(work, DeletePartitions):
             assert self.deleted.issuperset(work.partitions)
             assert len(work.partitions) <= DELETED_TOGETHER
-            assert not (has_just_deleted and self.waiting), "what waits is written in between"
+            assert not (has_just_deleted and self.waiting), "waiting records are written between two deletions"
         while not is_calm and self.draw.random() < 0.4:
             self.change()
             self.queue.work_failed("the disk is full")

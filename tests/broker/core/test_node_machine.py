@@ -75,6 +75,10 @@ def make_machine(ends: dict[Partition, int], leader: str = "") -> BrokerMachine:
     return BrokerMachine(OWN, Config(), ends, {}, (), StoredPartitions({}), policy)
 
 
+def published(actions: Iterable[Action]) -> list[wire.BatchedMessage]:
+    return [each.message for each in actions if isinstance(each, Publish)]
+
+
 def receive(machine: BrokerMachine, *messages: wire.BatchedMessage) -> list[Effect]:
     return [each for each in machine.receive(messages, 0.0) if isinstance(each, Effect)]
 
@@ -160,9 +164,6 @@ def test_a_broker_takes_only_what_describes_the_cluster_before_it_is_registered(
     ends = {stored: 2}
     machine = BrokerMachine(OWN, Config(), ends, {}, (), StoredPartitions({}), cast("PartitionPolicy", policy))
 
-    def publish(actions: Iterable[Action]) -> list[wire.BatchedMessage]:
-        return [each.message for each in actions if isinstance(each, Publish)]
-
     def fetched(messages: Iterable[wire.BatchedMessage]) -> set[Partition]:
         return {Partition(each.subject, each.partition) for each in messages if isinstance(each, wire.Fetch)}
 
@@ -172,18 +173,18 @@ def test_a_broker_takes_only_what_describes_the_cluster_before_it_is_registered(
         wire.Head(f"{OTHER}/{'e' * 32}/0", "other", 0),
         run(OTHER),
     ]
-    assert fetched(publish(machine.receive([*heads, *new], 0.0))) == {control}
+    assert fetched(published(machine.receive([*heads, *new], 0.0))) == {control}
     machine.reassembler.record_known_end(stored, 4)
     for is_held in (True, False):
-        assert publish(machine.hold_client_data(0.0, is_held=is_held)) == []
-    assert publish(machine.apply_registration(0.0)) == []
+        assert published(machine.hold_client_data(0.0, is_held=is_held)) == []
+    assert published(machine.apply_registration(0.0)) == []
     policy.is_registered = True
-    found = publish(machine.apply_registration(0.0))
+    found = published(machine.apply_registration(0.0))
     assert [each for each in found if isinstance(each, wire.GetHeads)] == [
         wire.GetHeads(topic, OWN) for topic in ("new", "orders")
     ]
     assert stored in fetched(found)
-    assert publish(machine.apply_registration(0.0)) == []
+    assert published(machine.apply_registration(0.0)) == []
     machine.receive(new, 0.0)
     assert Partition("new", PRODUCER) in machine.reassembler.cursors
 
@@ -191,7 +192,7 @@ def test_a_broker_takes_only_what_describes_the_cluster_before_it_is_registered(
 def test_records_that_others_are_known_to_have_are_fetched(machine: BrokerMachine) -> None:
     def fetch(end: int) -> list[tuple[int, int]]:
         found = machine.expect_records({Partition("$logs", LOG): end}, 0.0)
-        fetches = [each.message for each in found if isinstance(each, Publish)]
+        fetches = published(found)
         return [(each.sequence, each.count) for each in fetches if isinstance(each, wire.Fetch)]
 
     assert fetch(0) == [(0, Config().fetch.page_records_first)]
@@ -208,7 +209,7 @@ def test_a_broker_that_was_restarted_while_it_got_back_what_it_had_deleted_gets_
     own = Partition("orders", f"{OWN}/{'d' * 32}/0/1024")
     machine = make_machine({own: 3})
     assert machine.expect_records({own: 3}, 0.0) == []
-    (fetch,) = [each.message for each in machine.expect_records({own: 5}, 0.0) if isinstance(each, Publish)]
+    (fetch,) = published(machine.expect_records({own: 5}, 0.0))
     assert isinstance(fetch, wire.Fetch)
     assert (fetch.partition, fetch.sequence, fetch.count) == (own.address, 3, 2)
     actions = machine.receive([wire.RecordRun(RecordBatch(own, 3, [b"x", b"y"]), OWN)], 0.1)

@@ -1,4 +1,4 @@
-"""Produce tells of each log what became of its records, whatever happens to those of other logs."""
+"""The response to Produce has an outcome for each log, which does not depend on those of other logs."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def list_broker_settings(context: RequestContext) -> list[Setting]:
 
 
 def _group_defaults(config: Config) -> Iterator[Setting]:
-    """Yield the settings of a broker for those of groups that are numbers: the defaults, and what groups can set."""
+    """Yield a broker's settings for each number that groups can set: the default, the minimum and the maximum."""
     for name, rule in GROUP_SETTINGS.items():
         if rule.limits is None or not rule.has_effect:
             continue
